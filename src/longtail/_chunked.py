@@ -1,0 +1,135 @@
+"""Cross-entropy a few rows at a time: the same values in less memory. Private; see ``losses`` for the maths.
+
+Large [N, C] tensors cost more to allocate than to compute, at least on CPUs, so these functions keep one small
+buffer and recompute (``RowwiseCrossEntropy``) or compute gradients while the buffer is at hand
+(``MeanLinearCrossEntropy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_ELEMENTS = 2**19
+"""Buffer size for ready logits: 2 MiB in float32, small enough to stay in cache."""
+
+LINEAR_CHUNK_ELEMENTS = 2**23
+"""Buffer size for logits made from embeddings: 32 MiB in float32, tall enough for efficient matrix products."""
+
+
+def row_chunks(num_rows: int, num_classes: int, elements: int) -> Iterator[slice]:
+    """Slices of as many rows as fit ``elements``, at least one row each."""
+    step = max(1, elements // max(1, num_classes))
+    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
+
+
+def shift_target(logits: Tensor, target: Tensor, shift: Tensor) -> Tensor:
+    """Add ``shift`` [N] to the target's logit, in place; the gradient passes through unchanged."""
+    return logits.scatter_add_(1, target[:, None], shift[:, None])
+
+
+class RowwiseCrossEntropy(torch.autograd.Function):
+    """[N] cross-entropy of ``logits + negative``, with ``shift`` added at the target.
+
+    Saves nothing of size [N, C] but its input. Differentiable twice, forward-mode and under vmap.
+    """
+
+    @staticmethod
+    def forward(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
+        losses = torch.empty_like(shift)
+        for rows in row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS):
+            shifted = shift_target(logits[rows] + negative, target[rows], shift[rows])
+            losses[rows] = F.cross_entropy(shifted, target[rows], reduction="none")
+        return losses
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad_losses: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, target, negative, shift = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the gradient must itself be differentiable
+            return _logit_gradient(logits, target, negative, shift) * grad_losses[:, None], None, None, None
+        grad = torch.empty_like(logits)
+        minus_one = shift.new_full((1,), -1.0)
+        for rows in row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS):
+            shifted = shift_target(logits[rows] + negative, target[rows], shift[rows])
+            torch.softmax(shifted, dim=1, out=grad[rows])
+            shift_target(grad[rows], target[rows], minus_one.expand(shifted.shape[0]))
+            grad[rows].mul_(grad_losses[rows, None])
+        return grad, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return (_logit_gradient(*ctx.saved_tensors) * tangent).sum(dim=1)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        batched = [
+            tensor.movedim(dim, 0) if dim is not None else tensor.expand(info.batch_size, *tensor.shape)
+            for tensor, dim in zip(tensors, in_dims, strict=True)
+        ]
+        logits, target, negative, shift = batched
+        losses = [
+            RowwiseCrossEntropy.apply(*parts)  # type: ignore[no-untyped-call]
+            for parts in zip(logits, target, negative, shift, strict=True)
+        ]
+        return torch.stack(losses), 0
+
+
+def _logit_gradient(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
+    shifted = shift_target(logits + negative, target, shift)
+    return torch.softmax(shifted, dim=1) - F.one_hot(target, logits.shape[1]).to(logits.dtype)
+
+
+class MeanLinearCrossEntropy(torch.autograd.Function):
+    """sum_i scale[i] * CE(x[i] @ weight.T + bias, with ``shift[i]`` added at the target): a scalar.
+
+    Because the reduction is known, each chunk's gradients are taken while its logits are at hand, so nothing is
+    computed twice and nothing of size [N, C] exists. Only plain ``backward`` works, once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, target: Tensor, shift: Tensor, scale: Tensor
+    ) -> Tensor:
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        total = torch.zeros((), dtype=x.dtype, device=x.device)
+        for rows in row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS):
+            logits = shift_target(F.linear(x[rows], weight, bias), target[rows], shift[rows])
+            log_norm = torch.logsumexp(logits, dim=1)
+            at_target = logits.gather(1, target[rows, None])[:, 0]
+            total += torch.dot(log_norm - at_target, scale[rows])
+            if grad_x is None and grad_weight is None and grad_bias is None:
+                continue
+            grad = logits.sub_(log_norm[:, None]).exp_().mul_(scale[rows, None])
+            shift_target(grad, target[rows], -scale[rows])
+            if grad_x is not None:
+                torch.mm(grad, weight, out=grad_x[rows])
+            if grad_weight is not None:
+                grad_weight.addmm_(grad.T, x[rows])
+            if grad_bias is not None:
+                grad_bias += grad.sum(dim=0)
+        ctx.gradients = (grad_x, grad_weight, grad_bias)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "mean_linear_margin_cross_entropy: backward was called twice on one loss; "
+                "use linear_margin_cross_entropy(...).mean() where a graph is kept."
+            )
+        gradients = [None if grad is None else grad.mul_(grad_total) for grad in ctx.gradients]
+        ctx.gradients = None
+        return (*gradients, None, None, None)

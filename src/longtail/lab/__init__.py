@@ -1,0 +1,1 @@
+"""The workbench around the library: data, training, reports and the command line."""

@@ -1,0 +1,380 @@
+"""Pairwise label margins that are a sum of a part for the positive and a part for the negative label.
+
+A margin Delta[y, y'] is the gap that the loss asks for between the logit of the true label y and that of
+another label y'. Every margin of the papers is separable, ``Delta[y, y'] = positive[y] + negative[y']``, so two
+vectors of length C carry it, margins add, and a named method is a few lines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail.prior import ClassPrior
+
+__all__ = [
+    "Margins",
+    "adaptive",
+    "equalized",
+    "is_consistent",
+    "logit_adjusted",
+    "logit_adjusted_adaptive",
+    "max_scaled_adaptive",
+    "none",
+    "threshold_equalized",
+    "two_temperature",
+]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Margins:
+    """Delta[y, y'] = positive[y] + negative[y'] for y' != y, as two vectors of length C.
+
+    Margins form a vector space: ``a + b``, ``a - b``, ``-a`` and ``a * t`` do what they do to Delta.
+
+    >>> prior = ClassPrior.from_counts([90, 10])
+    >>> margins = logit_adjusted(prior) + adaptive(prior)
+    >>> margins.dense().shape
+    torch.Size([2, 2])
+    """
+
+    positive: Tensor
+    """[C], the part that depends on the true label."""
+    negative: Tensor
+    """[C], the part that depends on the other label."""
+
+    def __post_init__(self) -> None:
+        if self.positive.ndim != 1 or self.positive.shape != self.negative.shape:
+            raise ValueError(
+                "Margins: positive and negative must be vectors of one length. "
+                f"Got shapes {tuple(self.positive.shape)} and {tuple(self.negative.shape)}."
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return len(self.positive)
+
+    def dense(self) -> Tensor:
+        """[C, C], Delta itself: row y, column y'. The diagonal is 0, for it does not occur in the loss."""
+        return (self.positive[:, None] + self.negative[None, :]).fill_diagonal_(0)
+
+    def to(self, *args: object, **kwargs: object) -> Margins:
+        """These margins with another device or dtype, as ``Tensor.to``."""
+        return Margins(self.positive.to(*args, **kwargs), self.negative.to(*args, **kwargs))  # type: ignore[call-overload]
+
+    def __add__(self, other: object) -> Margins:
+        if not isinstance(other, Margins):
+            return NotImplemented
+        if other.num_classes != self.num_classes:
+            raise ValueError(
+                f"Margins: only margins over the same classes add. Got {self.num_classes} and {other.num_classes}."
+            )
+        return Margins(self.positive + other.positive, self.negative + other.negative)
+
+    def __neg__(self) -> Margins:
+        return self * -1.0
+
+    def __sub__(self, other: object) -> Margins:
+        return self + -other if isinstance(other, Margins) else NotImplemented
+
+    def __mul__(self, factor: object) -> Margins:
+        if not isinstance(factor, int | float):
+            return NotImplemented
+        return Margins(self.positive * factor, self.negative * factor)
+
+    __rmul__ = __mul__
+
+
+def none(prior: ClassPrior) -> Margins:
+    """Cross-entropy without a margin: empirical risk minimization (ERM).
+
+    Formula:
+        Delta[y, y'] = 0, so the loss is log(1 + sum_{y' != y} exp(f[y'] - f[y])).
+
+    Args:
+        prior: the class counts; only their number matters.
+
+    Use when:
+        The test data has the label distribution of the training data and plain accuracy is what counts; or
+        as stage one of a two-stage method, or before a post-hoc adjustment.
+    Avoid when:
+        Rare classes matter: the learned logits carry log pi of the training data.
+    Equals:
+        ``logit_adjusted`` with tau = 0; the zero of margin addition.
+
+    >>> none(ClassPrior.from_counts([3, 1])).dense().tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", eq. (1).
+    """
+    zeros = torch.zeros(prior.num_classes, dtype=torch.float64)
+    return Margins(zeros, zeros.clone())
+
+
+def logit_adjusted(prior: ClassPrior, tau: float = 1.0) -> Margins:
+    """The logit-adjusted loss: cross-entropy on ``logits + tau * log pi``. At tau = 1, balanced softmax.
+
+    Formula:
+        Delta[y, y'] = tau * log(pi[y'] / pi[y])
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: strength; 1 is consistent for the balanced error.
+
+    Use when:
+        You train and want balanced accuracy. The first method to try.
+    Avoid when:
+        You adjust the model's logits post hoc as well: that would correct twice.
+    Equals:
+        Cross-entropy at tau = 0; ``two_temperature`` with equal temperatures. For a linear model it learns what
+        post-hoc adjustment of plain cross-entropy gives.
+
+    >>> prior = ClassPrior.from_counts([90, 10])
+    >>> round(float(logit_adjusted(prior).dense()[1, 0].exp()), 6)
+    9.0
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", eq. (10). Ren et al., "Balanced Meta-Softmax",
+        supplement eq. (10), is the case tau = 1.
+    """
+    adjustment = _finite(tau, "logit_adjusted: tau") * prior.log_probs
+    return Margins(-adjustment, adjustment)
+
+
+def adaptive(prior: ClassPrior, scale: float = 1.0) -> Margins:
+    """The adaptive margin on plain logits: rarer positives must win by more.
+
+    Formula:
+        Delta[y, y'] = scale * pi[y]^(-1/4)
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        scale: factor on the margin; 1 is the form used beside logit adjustment.
+
+    Use when:
+        Classes separate well, or added to ``logit_adjusted``.
+    Avoid when:
+        Classes overlap: it is not consistent for the balanced error. With cosine logits use
+        ``max_scaled_adaptive``.
+    Equals:
+        Cross-entropy at scale = 0.
+
+    >>> adaptive(ClassPrior.from_counts([15, 1])).positive[1].item()
+    2.0
+
+    Deviates:
+        LDAM itself fixes the largest margin instead of the factor; that is ``max_scaled_adaptive``.
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", eq. (5) and (11); Cao et al. (2019).
+    """
+    positive = _finite(scale, "adaptive: scale") * torch.exp(-0.25 * prior.log_probs)
+    return Margins(positive, torch.zeros_like(positive))
+
+
+def max_scaled_adaptive(prior: ClassPrior, largest: float = 0.5, logit_scale: float = 30.0) -> Margins:
+    """LDAM's own margin, for logits that are ``logit_scale`` times a cosine.
+
+    Formula:
+        Delta[y, y'] = logit_scale * largest * (n[y] / n_min)^(-1/4)
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        largest: the margin of the rarest class, in units of the cosine.
+        logit_scale: what the cosines are multiplied by to give logits.
+
+    Use when:
+        The head is a cosine head (normalized weights and embeddings), as in LDAM.
+    Avoid when:
+        Logits are unbounded inner products: use ``adaptive``.
+    Equals:
+        ``adaptive`` with scale = logit_scale * largest * pi_min^(1/4).
+
+    >>> max_scaled_adaptive(ClassPrior.from_counts([16, 1])).positive.tolist()
+    [7.5, 15.0]
+
+    Reference:
+        Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", section 3.
+    """
+    log_probs = prior.log_probs
+    largest_margin = _finite(largest, "max_scaled_adaptive: largest") * _finite(logit_scale, "logit_scale")
+    positive = largest_margin * torch.exp(-0.25 * (log_probs - log_probs.min()))
+    return Margins(positive, torch.zeros_like(positive))
+
+
+def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
+    """The equalized margin: rare classes are pushed down less when they are the negative.
+
+    Formula:
+        Delta[y, y'] = log F(pi[y']), with F(z) = z^tau
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: exponent of F.
+
+    Use when:
+        Comparing with the literature; it is what within-batch negatives with constant weights optimize.
+    Avoid when:
+        You want balanced error: it ignores the frequency of the positive, and is not consistent.
+    Equals:
+        Cross-entropy at tau = 0; ``two_temperature`` with positive_tau = 0.
+
+    >>> equalized(ClassPrior.from_counts([1, 1])).negative.exp().tolist()
+    [0.5, 0.5]
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", eq. (6) and (11); Tan et al. (2020).
+    """
+    negative = _finite(tau, "equalized: tau") * prior.log_probs
+    return Margins(torch.zeros_like(negative), negative)
+
+
+def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: float = 0.1) -> Margins:
+    """The equalization loss's thresholded F: classes rarer than a threshold hardly count as negatives.
+
+    Formula:
+        Delta[y, y'] = log F(pi[y']), with F(z) = keep if z < threshold else 1
+
+    Args:
+        prior: the class counts.
+        threshold: frequency below which a class is rare.
+        keep: expected share of a rare class's negative gradient that remains, in (0, 1].
+
+    Use when:
+        Very many classes whose rare ones drown in negative gradient (detection, segmentation).
+    Avoid when:
+        Classes are few, or frequencies have no natural threshold.
+    Equals:
+        Cross-entropy at keep = 1 or threshold = 0.
+
+    >>> threshold_equalized(ClassPrior.from_counts([999, 1]), threshold=0.01, keep=0.5).negative.exp().tolist()
+    [1.0, 0.5]
+
+    Deviates:
+        The authors drop a rare negative at random with probability gamma = 1 - keep; here its exponential is
+        weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic.
+
+    Reference:
+        Tan et al. (2020), "Equalization loss for long-tailed object recognition", eq. (6)-(8); threshold for LVIS
+        v0.5 from its section 4.
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"threshold_equalized: keep must be in (0, 1]. Got {keep}.")
+    is_rare = prior.probs < _finite(threshold, "threshold_equalized: threshold")
+    negative = is_rare.double() * math.log(keep)
+    return Margins(torch.zeros_like(negative), negative)
+
+
+def two_temperature(prior: ClassPrior, positive_tau: float = 1.0, negative_tau: float = 1.0) -> Margins:
+    """Logit adjustment with one strength for the positive and another for the negative label.
+
+    Formula:
+        Delta[y, y'] = -positive_tau * log pi[y] + negative_tau * log pi[y']
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        positive_tau: strength for the true label.
+        negative_tau: strength for the other labels.
+
+    Use when:
+        Tuning between logit adjustment and the equalized margin.
+    Avoid when:
+        There is no holdout to tune on.
+    Equals:
+        ``logit_adjusted`` when both are equal; ``equalized`` at positive_tau = 0.
+
+    >>> prior = ClassPrior.from_counts([9, 1])
+    >>> bool((two_temperature(prior, 1, 1).dense() == logit_adjusted(prior).dense()).all())
+    True
+
+    Deviates:
+        Section 5.2 of the paper prints both signs the other way round, which would favor frequent classes.
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", section 5.2.
+    """
+    log_probs = prior.log_probs
+    return Margins(
+        -_finite(positive_tau, "two_temperature: positive_tau") * log_probs,
+        _finite(negative_tau, "two_temperature: negative_tau") * log_probs,
+    )
+
+
+def logit_adjusted_adaptive(prior: ClassPrior, tau: float = 1.0, scale: float = 1.0) -> Margins:
+    """Logit adjustment plus the adaptive margin.
+
+    Formula:
+        Delta[y, y'] = tau * log(pi[y'] / pi[y]) + scale * pi[y]^(-1/4)
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: strength of the logit adjustment.
+        scale: factor on the adaptive margin.
+
+    Use when:
+        Very many classes (it is the paper's best on iNaturalist), or a holdout says so.
+    Avoid when:
+        Probabilities are needed: the extra margin is not consistent.
+    Equals:
+        ``logit_adjusted`` at scale = 0; ``adaptive`` at tau = 0.
+
+    >>> prior = ClassPrior.from_counts([15, 1])
+    >>> logit_adjusted_adaptive(prior, tau=0).positive.tolist() == adaptive(prior).positive.tolist()
+    True
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", section 6.2.
+    """
+    return logit_adjusted(prior, tau) + adaptive(prior, scale)
+
+
+def is_consistent(
+    margins: Margins | None, weights: Tensor | None, prior: ClassPrior, tolerance: float = 1e-6
+) -> bool:
+    """Whether the weighted margin loss is Fisher consistent for the balanced error, by Theorem 1.
+
+    Consistent means: with enough data and a rich enough model, the largest logit is the balanced-error-optimal
+    label. Theorem 1 asks for some delta > 0 with ``alpha[y] = delta[y] / pi[y]`` and
+    ``Delta[y, y'] = log(delta[y'] / delta[y])``, each up to one common factor of alpha.
+
+    Args:
+        margins: Delta; None is no margin.
+        weights: [C] alpha > 0; None is 1 for every class.
+        prior: the training prior.
+        tolerance: how far logarithms may differ, absolutely.
+
+    With more than two classes the theorem is a sufficient condition: False then means that it does not apply.
+    With two classes a loss with another Delta can still be consistent (the paper's Lemma 2), which is not checked.
+
+    >>> prior = ClassPrior.from_counts([90, 10])
+    >>> is_consistent(logit_adjusted(prior), None, prior), is_consistent(adaptive(prior), None, prior)
+    (True, False)
+    """
+    margins = none(prior) if margins is None else margins
+    log_probs = prior.log_probs
+    log_weights = torch.zeros_like(log_probs) if weights is None else weights.double().log()
+    if not len(log_probs) == margins.num_classes == len(log_weights):
+        raise ValueError(
+            f"is_consistent: margins, weights and prior must have the same classes. "
+            f"Got {margins.num_classes}, {len(log_weights)} and {len(log_probs)}."
+        )
+    log_delta = log_weights + log_probs
+    # Off the diagonal, positive[y] + log delta[y] must cancel negative[y'] - log delta[y'] for every pair.
+    rows = margins.positive.double() + log_delta
+    columns = margins.negative.double() - log_delta
+    if prior.num_classes == 2:
+        gaps = rows + columns.flip(0)
+    else:  # With three classes or more, all pairs cancel only if rows and columns are constant.
+        gaps = torch.stack([rows.max() + columns.max(), rows.min() + columns.min()])
+    return bool(gaps.abs().max() <= tolerance)
+
+
+def _finite(value: float, name: str) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number. Got {value}.")
+    return value

@@ -1,0 +1,143 @@
+"""METHODS: the one table of named methods. The command line, the docs and the contract tests follow from its rows."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+
+from longtail import losses, margins, posthoc, weights
+from longtail.margins import Margins, is_consistent
+from longtail.prior import ClassPrior
+
+__all__ = ["METHODS", "Method", "get_method"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named composition: what to minimize on the training data, and what to do to the outputs afterwards.
+
+    A method has margins, or weights, or both (then its loss is ``MarginCrossEntropy``), or a loss of its own, or it
+    leaves the loss alone and acts on a trained model.
+    """
+
+    name: str
+    family: str
+    card: Callable[..., Any]
+    """The function whose docstring is the method card."""
+    margins: Callable[..., Margins] | None = None
+    """prior, **options -> margins."""
+    weights: Callable[..., Tensor] | None = None
+    """prior, **options -> [C] class weights."""
+    own_loss: Callable[..., nn.Module] | None = None
+    """prior, **options -> a loss module, for methods that are no margin loss."""
+    adjust_logits: Callable[..., Tensor] | None = None
+    """logits, prior, **options -> logits of the trained model to predict with."""
+    adjust_head: Callable[..., Tensor] | None = None
+    """weight [C, D], prior, **options -> class vectors of the trained model to predict with."""
+    consistent: bool | None = None
+    """Whether it is Fisher consistent for the balanced error, where Theorem 1 does not say; None: not known."""
+
+    @property
+    def summary(self) -> str:
+        """The card's first sentence."""
+        return (inspect.getdoc(self.card) or "").partition("\n")[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The names and defaults of what can be set."""
+        builder = self.margins or self.weights or self.own_loss or self.adjust_logits or self.adjust_head
+        parameters = inspect.signature(builder).parameters.values() if builder else ()
+        return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+    def loss(self, prior: ClassPrior, **options: Any) -> nn.Module:
+        """The loss to train with. A post-hoc method trains with plain cross-entropy, and has no options here."""
+        if self.own_loss is not None:
+            return self.own_loss(prior, **options)
+        return losses.MarginCrossEntropy(
+            None if self.margins is None else self.margins(prior, **options),
+            None if self.weights is None else self.weights(prior, **options),
+        )
+
+    def is_consistent(self, prior: ClassPrior, **options: Any) -> bool | None:
+        """Whether the method is Fisher consistent for the balanced error; None: not known."""
+        if self.consistent is not None or (self.margins is None and self.weights is None):
+            return self.consistent
+        return is_consistent(
+            None if self.margins is None else self.margins(prior, **options),
+            None if self.weights is None else self.weights(prior, **options),
+            prior,
+        )
+
+
+def get_method(name: str) -> Method:
+    """The row of METHODS with this name; a typing error gets a suggestion.
+
+    >>> get_method("logit_adjusted").family
+    'margin'
+    """
+    key = name.replace("-", "_")
+    if key not in METHODS:
+        near = difflib.get_close_matches(key, METHODS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(METHODS)}."
+        raise ValueError(f"There is no method named {name!r}.{hint}")
+    return METHODS[key]
+
+
+def _focal(prior: ClassPrior, gamma: float = 2.0) -> nn.Module:
+    return losses.FocalLoss(gamma)
+
+
+def _class_balanced_focal(prior: ClassPrior, gamma: float = 2.0, beta: float = 0.9999) -> nn.Module:
+    return losses.FocalLoss(gamma, weights=weights.effective_number(prior, beta))
+
+
+def _decoupled(function: losses.DecoupledFunction) -> Callable[..., nn.Module]:
+    def build(prior: ClassPrior) -> nn.Module:
+        return losses.DecoupledLoss(function)
+
+    return build
+
+
+_ROWS = (
+    Method("cross_entropy", "margin", margins.none, margins=margins.none),
+    Method("logit_adjusted", "margin", margins.logit_adjusted, margins=margins.logit_adjusted),
+    Method("adaptive", "margin", margins.adaptive, margins=margins.adaptive),
+    Method("max_scaled_adaptive", "margin", margins.max_scaled_adaptive, margins=margins.max_scaled_adaptive),
+    Method("equalized", "margin", margins.equalized, margins=margins.equalized),
+    Method("threshold_equalized", "margin", margins.threshold_equalized, margins=margins.threshold_equalized),
+    Method("two_temperature", "margin", margins.two_temperature, margins=margins.two_temperature),
+    Method(
+        "logit_adjusted_adaptive",
+        "margin",
+        margins.logit_adjusted_adaptive,
+        margins=margins.logit_adjusted_adaptive,
+    ),
+    Method("balanced_loss", "weight", weights.balanced, weights=weights.balanced),
+    Method("power_weighted", "weight", weights.power, weights=weights.power),
+    Method("class_balanced", "weight", weights.effective_number, weights=weights.effective_number),
+    Method("focal", "loss", losses.focal_loss, own_loss=_focal),
+    Method("class_balanced_focal", "loss", losses.focal_loss, own_loss=_class_balanced_focal),
+    Method("decoupled_logistic", "loss", losses.decoupled_logistic, own_loss=_decoupled(losses.decoupled_logistic)),
+    Method("decoupled_hinge", "loss", losses.decoupled_hinge, own_loss=_decoupled(losses.decoupled_hinge)),
+    Method("cosine_contrastive", "loss", losses.cosine_contrastive, own_loss=_decoupled(losses.cosine_contrastive)),
+    Method("balanced_sigmoid", "loss", losses.balanced_sigmoid, own_loss=losses.BalancedSigmoid),
+    Method(
+        "posthoc_adjusted", "post-hoc", posthoc.adjust_logits, adjust_logits=posthoc.adjust_logits, consistent=True
+    ),
+    Method(
+        "weight_normalized",
+        "post-hoc",
+        posthoc.normalize_weights,
+        adjust_head=posthoc.normalize_weights,
+        consistent=False,
+    ),
+)
+
+METHODS: Mapping[str, Method] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every named method by its name."""
