@@ -4,6 +4,9 @@ The way through the library: labels -> ``ClassPrior`` -> ``margins`` and ``weigh
 a model that is trained already.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from longtail import margins, weights
 from longtail.losses import (
     BalancedSigmoid,
@@ -22,7 +25,13 @@ from longtail.losses import (
     sigmoid_offsets,
 )
 from longtail.margins import Margins, is_consistent
+from longtail.methods import METHODS, Method, get_method
+from longtail.posthoc import adjust_logits
 from longtail.prior import ClassPrior
+
+if TYPE_CHECKING:
+    from longtail import metrics
+    from longtail.estimators import LogitAdjustedClassifier
 
 __version__ = "0.1.0"
 
@@ -46,4 +55,25 @@ __all__ = [
     "FocalLoss",
     "DecoupledLoss",
     "BalancedSigmoid",
+    "adjust_logits",
+    "METHODS",
+    "Method",
+    "get_method",
+    "metrics",
+    "LogitAdjustedClassifier",
 ]
+
+# These import scikit-learn and torchmetrics, which take longer than all the rest: on first use, not before.
+_LAZY = {"LogitAdjustedClassifier": "longtail.estimators", "metrics": "longtail"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'longtail' has no attribute {name!r}")
+    if _LAZY[name] == "longtail":
+        return importlib.import_module(f"longtail.{name}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -266,7 +266,7 @@ def _as_label_array(labels: Any) -> IntArray:
 
 def _is_array_like(values: Any) -> bool:
     if isinstance(values, Sequence) and not isinstance(values, str):
-        return len(values) == 0 or not isinstance(values[0], Sequence)
+        return len(values) == 0 or isinstance(values[0], str) or not isinstance(values[0], Sequence)
     return hasattr(values, "__array__")
 
 

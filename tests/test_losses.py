@@ -1,0 +1,393 @@
+"""Losses against loops written from the formulas, and the ways PyTorch users call them."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import longtail
+from longtail import ClassPrior, Margins, losses, margins
+
+PRIOR = ClassPrior.from_counts([500, 90, 30, 9, 2])
+C = PRIOR.num_classes
+ASYMMETRIC = margins.logit_adjusted_adaptive(PRIOR, scale=0.3) + margins.equalized(PRIOR, tau=0.2)
+WEIGHTS = torch.linspace(0.5, 2.0, C, dtype=torch.float64)
+
+
+def make_batch(size=7, num_classes=C, seed=0, scale=2.0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(size, num_classes, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(num_classes, (size,), generator=generator)
+
+
+def loop_margin_loss(logits, y, delta, alpha):
+    """Eq. (11) of the logit adjustment paper, one sample, one addition at a time."""
+    total = 1.0
+    for other in range(len(logits)):
+        if other != y:
+            total = total + torch.exp(delta[y, other] + logits[other] - logits[y])
+    return alpha[y] * torch.log(total)
+
+
+def loop_losses(logits, target, delta, alpha):
+    return torch.stack([loop_margin_loss(row, int(y), delta, alpha) for row, y in zip(logits, target, strict=True)])
+
+
+def value_and_gradient(function, *tensors):
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    values = function(*leaves)
+    weighting = torch.linspace(1, 2, values.numel(), dtype=values.dtype)
+    return values.detach(), torch.autograd.grad((values * weighting).sum(), leaves)
+
+
+def assert_same(function, reference, *tensors):
+    value, gradients = value_and_gradient(function, *tensors)
+    wanted, wanted_gradients = value_and_gradient(reference, *tensors)
+    torch.testing.assert_close(value, wanted, rtol=1e-10, atol=1e-10)
+    for got, want in zip(gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
+def random_margins(draw_vector):
+    return Margins(draw_vector, -2 * draw_vector.flip(0))
+
+
+@given(st.lists(st.floats(-3, 3), min_size=C, max_size=C), st.integers(0, 1000))
+@settings(deadline=None, max_examples=20)
+def test_margin_loss_is_its_formula_for_any_margin(vector, seed):
+    some = random_margins(torch.tensor(vector, dtype=torch.float64))
+    logits, target = make_batch(seed=seed)
+    assert_same(
+        lambda f: longtail.margin_cross_entropy(f, target, some, WEIGHTS),
+        lambda f: loop_losses(f, target, some.dense(), WEIGHTS),
+        logits,
+    )
+
+
+def test_large_logits_take_the_rowwise_route_to_the_same_result(monkeypatch):
+    logits, target = make_batch(size=9)
+    target[3] = -100
+    plain = value_and_gradient(lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS), logits)
+    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0)
+    monkeypatch.setattr("longtail._chunked.CHUNK_ELEMENTS", 2 * C)
+    rowwise = value_and_gradient(lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS), logits)
+    torch.testing.assert_close(rowwise, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_derivatives_of_every_kind(rowwise, monkeypatch):
+    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0 if rowwise else 2**40)
+    monkeypatch.setattr("longtail._chunked.CHUNK_ELEMENTS", 2 * C)
+    logits, target = make_batch(size=4)
+
+    def function(f):
+        return longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS)
+
+    leaf = logits.clone().requires_grad_()
+    assert torch.autograd.gradcheck(function, leaf, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, leaf)
+    total = torch.func.grad(lambda f: function(f).sum())(logits)
+    per_batch = torch.func.vmap(torch.func.grad(lambda f: function(f).sum()))(logits[None].repeat(3, 1, 1))
+    torch.testing.assert_close(per_batch, total[None].repeat(3, 1, 1))
+
+
+def test_linear_loss_is_the_margin_loss_of_the_logits():
+    generator = torch.Generator().manual_seed(1)
+    x, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((6, 3), (C, 3), (C,)))
+    target = torch.tensor([0, 4, 2, 1, 3, 4])
+    for chosen in (None, ASYMMETRIC, margins.logit_adjusted(PRIOR)):
+        assert_same(
+            lambda x, w, b, chosen=chosen: longtail.linear_margin_cross_entropy(x, w, target, chosen, b, WEIGHTS),
+            lambda x, w, b, chosen=chosen: longtail.margin_cross_entropy(F.linear(x, w, b), target, chosen, WEIGHTS),
+            x,
+            weight,
+            bias,
+        )
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("chosen", [None, ASYMMETRIC], ids=["no margin", "asymmetric"])
+def test_chunked_linear_losses_equal_the_plain_way(monkeypatch, with_bias, chosen):
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    monkeypatch.setattr("longtail._chunked.LINEAR_CHUNK_ELEMENTS", 2 * C)
+    generator = torch.Generator().manual_seed(2)
+    x, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7, 3), (C, 3), (C,)))
+    target = torch.tensor([0, 4, -100, 2, 1, 3, 4])
+    tensors = (x, weight, bias) if with_bias else (x, weight)
+
+    def arguments(x, w, b=None):
+        return x, w, target, chosen, b, WEIGHTS
+
+    def plain(x, w, b=None):
+        return longtail.margin_cross_entropy(F.linear(x, w, b), target, chosen, WEIGHTS)
+
+    assert_same(lambda *t: longtail.linear_margin_cross_entropy(*arguments(*t)), plain, *tensors)
+    assert_same(
+        lambda *t: longtail.mean_linear_margin_cross_entropy(*arguments(*t)),
+        lambda *t: plain(*t).sum() / 6,
+        *tensors,
+    )
+
+
+def test_the_mean_linear_loss_says_that_it_backs_up_once(monkeypatch):
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3)
+    loss = longtail.mean_linear_margin_cross_entropy(x, weight, torch.zeros(7, dtype=torch.long))
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="called twice"):
+        loss.backward()
+
+
+def test_mean_linear_loss_without_gradients(monkeypatch):
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    x, weight, target = torch.randn(7, 3), torch.randn(C, 3), torch.arange(7) % C
+    got = longtail.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
+    torch.testing.assert_close(got, longtail.margin_cross_entropy(x @ weight.T, target, ASYMMETRIC).mean())
+
+
+def test_probability_targets_are_expectations_over_labels():
+    logits, _ = make_batch()
+    probabilities = torch.softmax(make_batch(seed=5)[0], dim=1)
+
+    def reference(f):
+        delta = ASYMMETRIC.dense()
+        return torch.stack(
+            [
+                sum(t[y] * loop_margin_loss(row, y, delta, WEIGHTS) for y in range(C))
+                for row, t in zip(f, probabilities, strict=True)
+            ]
+        )
+
+    assert_same(lambda f: longtail.margin_cross_entropy(f, probabilities, ASYMMETRIC, WEIGHTS), reference, logits)
+
+
+def test_one_hot_probabilities_equal_indices():
+    logits, target = make_batch()
+    one_hot = F.one_hot(target, C).double()
+    assert_same(
+        lambda f: longtail.margin_cross_entropy(f, one_hot, ASYMMETRIC, WEIGHTS),
+        lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS),
+        logits,
+    )
+
+
+def test_label_smoothing_is_a_probability_target_and_pytorchs_without_margins():
+    logits, target = make_batch()
+    smooth = F.one_hot(target, C).double() * 0.9 + 0.1 / C
+    got = longtail.margin_cross_entropy(logits, target, ASYMMETRIC, WEIGHTS, label_smoothing=0.1)
+    torch.testing.assert_close(got, longtail.margin_cross_entropy(logits, smooth, ASYMMETRIC, WEIGHTS))
+    plain = longtail.margin_cross_entropy(logits, target, label_smoothing=0.1)
+    torch.testing.assert_close(plain, F.cross_entropy(logits, target, reduction="none", label_smoothing=0.1))
+
+
+def test_symmetric_margins_with_smoothing_are_cross_entropy_on_shifted_logits():
+    logits, target = make_batch()
+    chosen = margins.logit_adjusted(PRIOR)
+    got = longtail.margin_cross_entropy(logits, target, chosen, label_smoothing=0.2)
+    wanted = F.cross_entropy(logits + PRIOR.log_probs, target, reduction="none", label_smoothing=0.2)
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_ignored_samples_have_no_loss_no_gradient_and_no_share_in_the_mean(label_smoothing):
+    logits, target = make_batch()
+    target[2] = -100
+    kept = torch.arange(7) != 2
+    leaf = logits.clone().requires_grad_()
+    module = longtail.MarginCrossEntropy(ASYMMETRIC, WEIGHTS, label_smoothing=label_smoothing).double()
+    mean = module(leaf, target)
+    torch.testing.assert_close(mean, module(logits[kept], target[kept]))
+    (gradient,) = torch.autograd.grad(mean, leaf)
+    assert gradient[2].abs().max() == 0
+    assert gradient[kept].abs().max() > 0
+    assert module(logits, torch.full((7,), -100)) == 0
+
+
+def test_the_mean_divides_by_samples_not_by_weights():
+    logits, target = make_batch()
+    module = longtail.MarginCrossEntropy(weights=WEIGHTS).double()
+    wanted = (WEIGHTS[target] * F.cross_entropy(logits, target, reduction="none")).sum() / len(target)
+    torch.testing.assert_close(module(logits, target), wanted)
+
+
+def test_extreme_logits_and_margins_stay_finite():
+    logits = torch.tensor([[1e4, -1e4, 0.0, 1e4, -1e4]], requires_grad=True)
+    one_hot = F.one_hot(torch.tensor([1]), C).float()
+    big = ASYMMETRIC * 20
+    for target in (torch.tensor([1]), torch.tensor([0]), one_hot):
+        loss = longtail.margin_cross_entropy(logits, target, big).sum()
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert torch.isfinite(loss)
+        assert torch.isfinite(gradient).all()
+
+
+def test_half_precision_is_computed_in_float32():
+    logits, target = make_batch(scale=5)
+    half = logits.bfloat16()
+    got = longtail.margin_cross_entropy(half, target, ASYMMETRIC)
+    assert got.dtype == torch.bfloat16
+    wanted = longtail.margin_cross_entropy(half.float(), target, ASYMMETRIC)
+    torch.testing.assert_close(got, wanted.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert longtail.margin_cross_entropy(half, target, ASYMMETRIC).dtype == torch.float32
+
+
+def test_linear_losses_under_autocast(monkeypatch):
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3, requires_grad=True)
+    target = torch.arange(7) % C
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = longtail.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert weight.grad.dtype == torch.float32
+    exact = longtail.margin_cross_entropy(x @ weight.T, target, ASYMMETRIC).mean()
+    torch.testing.assert_close(loss, exact, rtol=0.05, atol=0.05)
+
+
+def test_focal_is_its_formula():
+    logits, target = make_batch()
+    for gamma in (0.0, 0.5, 2.0):
+
+        def reference(f, gamma=gamma):
+            p = torch.exp(-loop_losses(f, target, ASYMMETRIC.dense(), torch.ones(C).double()))
+            return WEIGHTS[target] * (1 - p) ** gamma * -torch.log(p)
+
+        assert_same(lambda f, gamma=gamma: longtail.focal_loss(f, target, gamma, ASYMMETRIC, WEIGHTS), reference, logits)
+
+
+def test_focal_of_a_sure_sample_has_a_finite_gradient():
+    logits = torch.tensor([[100.0, 0.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(longtail.focal_loss(logits, torch.tensor([0]), gamma=0.5).sum(), logits)
+    assert torch.isfinite(gradient).all()
+
+
+PAIRS = {
+    "decoupled_logistic": (lambda z: torch.log(1 + torch.exp(-z)), lambda z: torch.log(1 + torch.exp(z))),
+    "decoupled_hinge": (lambda z: torch.clamp(1 - z, min=0), lambda z: torch.clamp(1 + z, min=0)),
+    "cosine_contrastive": (lambda z: (1 - z) ** 2, lambda z: torch.clamp(z, min=0) ** 2),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("chosen", [None, ASYMMETRIC], ids=["no margin", "asymmetric"])
+def test_decoupled_losses_are_their_formulas(name, chosen):
+    positive, negative = PAIRS[name]
+    logits, target = make_batch()
+    delta = torch.zeros(C, C, dtype=torch.float64) if chosen is None else chosen.dense()
+
+    def reference(f):
+        rows = []
+        for row, y in zip(f, target.tolist(), strict=True):
+            pushed = sum(torch.exp(delta[y, other]) * negative(row[other]) for other in range(C) if other != y)
+            rows.append(WEIGHTS[y] * (positive(row[y]) + pushed))
+        return torch.stack(rows)
+
+    assert_same(lambda f: getattr(longtail, name)(f, target, chosen, WEIGHTS), reference, logits)
+
+
+@pytest.mark.parametrize("keep_constant", [True, False])
+def test_balanced_sigmoid_is_its_formula(keep_constant):
+    """Eq. (13), (14) and (23) of the supplement, with the background rule of its remark."""
+    logits, target = make_batch()
+    foreground = torch.tensor([True, True, False, True, True, False, True])
+    counts, n = PRIOR.counts.tolist(), PRIOR.num_samples
+
+    def shift(j):
+        constant = (n / C) / (n - n / C) if keep_constant else 1.0
+        return math.log(constant / counts[j] * (n - counts[j]))
+
+    def reference(f):
+        rows = []
+        for row, y, is_foreground in zip(f, target.tolist(), foreground.tolist(), strict=True):
+            total = 0.0
+            for j in range(C):
+                eta = row[j] - (shift(j) if is_foreground else 0.0)
+                phi = torch.exp(eta) / (1 + torch.exp(eta))
+                total = total - torch.log(phi if is_foreground and j == y else 1 - phi)
+            rows.append(total)
+        return torch.stack(rows)
+
+    offsets = longtail.sigmoid_offsets(PRIOR, keep_constant)
+    assert_same(lambda f: longtail.balanced_sigmoid(f, target, offsets, foreground), reference, logits)
+
+
+def test_balanced_sigmoid_takes_several_labels_a_sample():
+    indicator = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]])
+    offsets = longtail.sigmoid_offsets(ClassPrior.from_indicator(indicator))
+    assert float(offsets[1]) == pytest.approx(math.log(3 / 1) + math.log(2))
+    assert longtail.balanced_sigmoid(torch.zeros(4, 3), indicator, offsets).shape == (4,)
+
+
+def test_posthoc_adjustment_inverts_the_trained_offset():
+    """The tau = 1 loss on f is plain cross-entropy on f + log pi."""
+    logits, target = make_batch()
+    got = longtail.margin_cross_entropy(logits, target, margins.logit_adjusted(PRIOR))
+    torch.testing.assert_close(got, F.cross_entropy(logits + PRIOR.log_probs, target, reduction="none"))
+    back = longtail.adjust_logits(logits + PRIOR.log_probs, PRIOR)
+    torch.testing.assert_close(torch.log_softmax(back, 1), torch.log_softmax(logits, 1))
+
+
+def test_an_empty_batch_costs_nothing():
+    empty = torch.zeros(0, C)
+    target = torch.zeros(0, dtype=torch.long)
+    assert longtail.margin_cross_entropy(empty, target, ASYMMETRIC).shape == (0,)
+    assert longtail.MarginCrossEntropy(ASYMMETRIC)(empty, target) == 0
+
+
+@pytest.mark.slow
+def test_compiled_margin_loss_equals_eager():
+    logits, target = make_batch()
+    compiled = torch.compile(longtail.margin_cross_entropy, fullgraph=True, backend="aot_eager")
+    assert_same(
+        lambda f: compiled(f, target, ASYMMETRIC, WEIGHTS),
+        lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS),
+        logits,
+    )
+
+
+BAD_TARGETS = torch.tensor([0, C])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f, y: longtail.margin_cross_entropy(f[0], y), r"\[N, C\]"),
+        (lambda f, y: longtail.margin_cross_entropy(f.long(), y), "floating-point"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y[:1]), "target must be"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y.double()), "target must be"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y, margins.none(ClassPrior.from_counts([1, 2]))), "2 classes"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y, weights=torch.ones(2)), "weights must be"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y, label_smoothing=1.5), "label_smoothing"),
+        (lambda f, y: longtail.margin_cross_entropy(f, BAD_TARGETS), r"in 0..4 .*Got 5"),
+        (lambda f, y: longtail.margin_cross_entropy(f, BAD_TARGETS, ASYMMETRIC), r"in 0..4 .*Got 5"),
+        (lambda f, y: longtail.margin_cross_entropy(f, BAD_TARGETS, label_smoothing=0.1), r"Got 5"),
+        (lambda f, y: longtail.margin_cross_entropy(f, y - 9), "Got -9"),
+        (lambda f, y: longtail.decoupled_hinge(f, BAD_TARGETS), "Got 5"),
+        (lambda f, y: longtail.decoupled_hinge(f, torch.rand(2, C)), "class indices"),
+        (lambda f, y: longtail.focal_loss(f, y, gamma=-1.0), "gamma"),
+        (lambda f, y: longtail.linear_margin_cross_entropy(f, torch.zeros(4, 3), y), r"weight \[C, D\]"),
+        (lambda f, y: longtail.linear_margin_cross_entropy(f, torch.zeros(4, C), y, bias=torch.zeros(3)), "bias"),
+        (lambda f, y: longtail.balanced_sigmoid(f, y, torch.zeros(3)), "5 offsets"),
+        (lambda f, y: longtail.balanced_sigmoid(f, torch.zeros(2, 3), torch.zeros(C)), "target must be"),
+        (lambda f, y: longtail.sigmoid_offsets(ClassPrior.from_counts([4])), "every sample"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(torch.zeros(2, C, dtype=torch.float64), torch.tensor([0, 0]))
+
+
+def test_a_target_out_of_range_is_named_on_the_chunked_routes(monkeypatch):
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", C)
+    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0)
+    x, weight = torch.zeros(2, 3), torch.zeros(C, 3)
+    with pytest.raises(ValueError, match="Got 5"):
+        longtail.mean_linear_margin_cross_entropy(x, weight, BAD_TARGETS)
+    with pytest.raises(ValueError, match="Got 5"):
+        longtail.linear_margin_cross_entropy(x, weight, BAD_TARGETS)
+    with pytest.raises(ValueError, match="Got 5"):
+        longtail.margin_cross_entropy(torch.zeros(2, C), BAD_TARGETS, ASYMMETRIC)

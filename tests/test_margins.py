@@ -1,0 +1,154 @@
+"""Margins: their algebra, each builder against its formula, and Fisher consistency."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longtail import ClassPrior, Margins, is_consistent, margins, weights
+
+COUNTS = [1000, 300, 40, 7, 1]
+PRIOR = ClassPrior.from_counts(COUNTS)
+PI = [n / sum(COUNTS) for n in COUNTS]
+
+# Delta[y, y'] as the papers print it, for each builder at settings other than its defaults.
+FORMULAS = {
+    "none": (margins.none(PRIOR), lambda y, other: 0.0),
+    "logit_adjusted": (
+        margins.logit_adjusted(PRIOR, tau=1.3),
+        lambda y, other: 1.3 * math.log(PI[other] / PI[y]),
+    ),
+    "adaptive": (margins.adaptive(PRIOR, scale=0.7), lambda y, other: 0.7 * PI[y] ** -0.25),
+    "max_scaled_adaptive": (
+        margins.max_scaled_adaptive(PRIOR, largest=0.4, logit_scale=20),
+        lambda y, other: 20 * 0.4 * COUNTS[y] ** -0.25 / max(n**-0.25 for n in COUNTS),
+    ),
+    "equalized": (margins.equalized(PRIOR, tau=0.5), lambda y, other: math.log(PI[other] ** 0.5)),
+    "threshold_equalized": (
+        margins.threshold_equalized(PRIOR, threshold=0.01, keep=0.2),
+        lambda y, other: math.log(0.2) if PI[other] < 0.01 else 0.0,
+    ),
+    "two_temperature": (
+        margins.two_temperature(PRIOR, positive_tau=0.4, negative_tau=1.1),
+        lambda y, other: -0.4 * math.log(PI[y]) + 1.1 * math.log(PI[other]),
+    ),
+    "logit_adjusted_adaptive": (
+        margins.logit_adjusted_adaptive(PRIOR),
+        lambda y, other: math.log(PI[other] / PI[y]) + PI[y] ** -0.25,
+    ),
+}
+
+
+@pytest.mark.parametrize(("built", "formula"), FORMULAS.values(), ids=FORMULAS.keys())
+def test_every_builder_is_its_formula(built, formula):
+    dense = built.dense()
+    for y in range(len(COUNTS)):
+        for other in range(len(COUNTS)):
+            wanted = 0.0 if y == other else formula(y, other)
+            assert float(dense[y, other]) == pytest.approx(wanted, abs=1e-10)
+
+
+def test_every_builder_has_a_formula_here():
+    builders = {name for name in margins.__all__ if name not in ("Margins", "is_consistent")}
+    assert builders == set(FORMULAS)
+
+
+vectors = st.lists(st.floats(-5, 5), min_size=3, max_size=3).map(lambda v: torch.tensor(v, dtype=torch.float64))
+any_margins = st.builds(Margins, vectors, vectors)
+
+
+@given(any_margins, any_margins, st.floats(-3, 3))
+@settings(deadline=None, max_examples=30)
+def test_algebra_is_that_of_the_matrix(a, b, t):
+    torch.testing.assert_close((a + b).dense(), a.dense() + b.dense())
+    torch.testing.assert_close((a - b).dense(), a.dense() - b.dense())
+    torch.testing.assert_close((-a).dense(), -a.dense())
+    torch.testing.assert_close((t * a).dense(), (a * t).dense())
+    torch.testing.assert_close((a * t).dense(), a.dense() * t)
+
+
+def test_limits_in_which_one_method_becomes_another():
+    same = [
+        (margins.logit_adjusted(PRIOR, tau=0), margins.none(PRIOR)),
+        (margins.adaptive(PRIOR, scale=0), margins.none(PRIOR)),
+        (margins.equalized(PRIOR, tau=0), margins.none(PRIOR)),
+        (margins.threshold_equalized(PRIOR, keep=1), margins.none(PRIOR)),
+        (margins.threshold_equalized(PRIOR, threshold=0), margins.none(PRIOR)),
+        (margins.two_temperature(PRIOR, 0.6, 0.6), margins.logit_adjusted(PRIOR, 0.6)),
+        (margins.two_temperature(PRIOR, 0, 0.6), margins.equalized(PRIOR, 0.6)),
+        (margins.max_scaled_adaptive(PRIOR, 0.5, 30), margins.adaptive(PRIOR, 15 * min(PI) ** 0.25)),
+        (margins.logit_adjusted_adaptive(PRIOR, 1, 0), margins.logit_adjusted(PRIOR)),
+    ]
+    for one, other in same:
+        torch.testing.assert_close(one.dense(), other.dense())
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=2, max_size=8, unique=True), st.floats(0.05, 3))
+@settings(deadline=None, max_examples=30)
+def test_consistency_says_what_theorem_1_says(counts, tau):
+    prior = ClassPrior.from_counts(counts)
+    assert is_consistent(None, weights.balanced(prior), prior)
+    assert is_consistent(margins.logit_adjusted(prior), None, prior)
+    assert is_consistent(margins.logit_adjusted(prior, tau), prior.probs ** (tau - 1), prior)
+    assert is_consistent(margins.logit_adjusted(prior, tau), weights.power(prior, 1 - tau), prior)
+    assert not is_consistent(None, None, prior)
+    assert not is_consistent(margins.adaptive(prior), None, prior)
+    assert not is_consistent(margins.equalized(prior), None, prior)
+    assert not is_consistent(margins.logit_adjusted(prior), weights.balanced(prior), prior)
+
+
+@given(vectors)
+@settings(deadline=None, max_examples=20)
+def test_every_delta_of_theorem_1_is_consistent(log_delta):
+    prior = ClassPrior.from_counts([50, 30, 20])
+    assert is_consistent(Margins(-log_delta, log_delta), 7 * log_delta.exp() / prior.probs, prior)
+
+
+def test_binary_margins_count_off_the_diagonal_only():
+    prior = ClassPrior.from_counts([60, 40])
+    shifted = Margins(torch.tensor([2.0, 0.0]).double(), torch.tensor([0.0, -2.0]).double())
+    assert shifted.dense().abs().max() == 0
+    assert is_consistent(shifted, weights.balanced(prior), prior)
+
+
+def test_a_uniform_prior_makes_cross_entropy_consistent():
+    prior = ClassPrior.from_counts([5, 5, 5])
+    assert is_consistent(None, None, prior)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Margins(torch.zeros(2), torch.zeros(3)), "one length"),
+        (lambda: Margins(torch.zeros(2), torch.zeros(2)) + Margins(torch.zeros(3), torch.zeros(3)), "same classes"),
+        (lambda: margins.logit_adjusted(PRIOR, tau=math.nan), "tau must be a finite number. Got nan"),
+        (lambda: margins.adaptive(PRIOR, scale=math.inf), "Got inf"),
+        (lambda: margins.threshold_equalized(PRIOR, keep=0), r"\(0, 1\]"),
+        (lambda: margins.logit_adjusted(ClassPrior.from_counts([1, 0])), "class 1 has no samples"),
+        (lambda: is_consistent(margins.none(PRIOR), torch.ones(2), PRIOR), "same classes"),
+        (lambda: weights.effective_number(PRIOR, beta=1.0), r"\[0, 1\)"),
+        (lambda: weights.power(PRIOR, math.nan), "finite"),
+        (lambda: weights.effective_number(ClassPrior.from_counts([1, 0])), "class 1 has no samples"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_effective_number_is_its_formula():
+    beta = 0.99
+    raw = [(1 - beta) / (1 - beta**n) for n in COUNTS]
+    wanted = torch.tensor([len(raw) * r / sum(raw) for r in raw], dtype=torch.float64)
+    torch.testing.assert_close(weights.effective_number(PRIOR, beta), wanted, rtol=1e-10, atol=0)
+    almost_one = weights.effective_number(PRIOR, 1 - 1e-12)
+    torch.testing.assert_close(
+        almost_one / almost_one.sum(), weights.balanced(PRIOR) / weights.balanced(PRIOR).sum(), rtol=1e-4, atol=0
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_power_weights_average_to_one_over_samples(exponent):
+    assert float((weights.power(PRIOR, exponent) * PRIOR.probs).sum()) == pytest.approx(1)

@@ -1,0 +1,153 @@
+"""The contract that every row of METHODS keeps, whatever its family."""
+
+import inspect
+
+import pytest
+import torch
+
+from longtail import METHODS, ClassPrior, get_method
+
+COUNTS = [400, 120, 30, 8, 2]
+PRIOR = ClassPrior.from_counts(COUNTS)
+C = len(COUNTS)
+SECTIONS = ("Use when:", "Avoid when:", "Equals:", "Args:", ">>>", "Reference:")
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+def make_batch(dtype=torch.float64, size=6):
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(size, C, generator=generator, dtype=torch.float64).to(dtype)
+    return logits, torch.randint(C, (size,), generator=generator)
+
+
+def loss_and_gradient(module, logits, target):
+    leaf = logits.clone().requires_grad_()
+    loss = module(leaf, target)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+@every_method
+def test_the_loss_is_a_finite_scalar_with_a_gradient(method):
+    loss, gradient = loss_and_gradient(method.loss(PRIOR).double(), *make_batch())
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    assert gradient.abs().max() > 0
+
+
+@every_method
+@pytest.mark.parametrize("size", [1e4, -1e4])
+def test_extreme_logits_stay_finite(method, size):
+    logits, target = make_batch(torch.float32)
+    extreme = torch.where(torch.arange(C) % 2 == 0, size, -size).expand(len(target), C)
+    loss, gradient = loss_and_gradient(method.loss(PRIOR), extreme, target)
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradient).all()
+
+
+@every_method
+def test_gradients_are_right(method):
+    logits, target = make_batch()
+    module = method.loss(PRIOR).double()
+    assert torch.autograd.gradcheck(lambda f: module(f, target), logits.requires_grad_())
+
+
+@every_method
+def test_renaming_the_classes_changes_nothing(method):
+    logits, target = make_batch()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    renamed = ClassPrior.from_counts(PRIOR.counts[order])
+    position = torch.argsort(order)
+    loss, _ = loss_and_gradient(method.loss(PRIOR).double(), logits, target)
+    other, _ = loss_and_gradient(method.loss(renamed).double(), logits[:, order], position[target])
+    torch.testing.assert_close(loss, other)
+
+
+@every_method
+def test_dtype_is_kept_and_autocast_gives_float32(method):
+    module = method.loss(PRIOR)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        logits, target = make_batch(dtype)
+        assert module(logits, target).dtype == dtype
+    logits, target = make_batch(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = loss_and_gradient(module, logits, target)
+    assert loss.dtype == torch.float32
+    exact, _ = loss_and_gradient(module, logits.float(), target)
+    torch.testing.assert_close(loss, exact)
+
+
+@every_method
+def test_inputs_are_left_as_they_were(method):
+    logits, target = make_batch()
+    before = logits.clone(), target.clone()
+    loss_and_gradient(method.loss(PRIOR).double(), logits, target)
+    assert torch.equal(logits, before[0])
+    assert torch.equal(target, before[1])
+
+
+@every_method
+def test_state_dict_round_trip(method):
+    logits, target = make_batch(torch.float32)
+    module = method.loss(PRIOR)
+    other = method.loss(ClassPrior.from_counts(COUNTS[::-1]))
+    other.load_state_dict(module.state_dict())
+    torch.testing.assert_close(other(logits, target), module(logits, target))
+
+
+@every_method
+def test_the_card_has_every_section(method):
+    card = inspect.getdoc(method.card)
+    missing = [section for section in SECTIONS if section not in card]
+    assert not missing
+    assert method.summary.endswith(".")
+    parameters = [name for name in inspect.signature(method.card).parameters if not name.startswith("_")]
+    undocumented = [name for name in parameters if f"{name}:" not in card]
+    assert not undocumented
+
+
+@every_method
+def test_options_are_accepted_where_they_are_used(method):
+    if method.adjust_logits is None and method.adjust_head is None:
+        method.loss(PRIOR, **method.options)
+
+
+@every_method
+def test_a_uniform_prior_leaves_predictions_alone(method):
+    """With nothing skewed, adjusting must not change which class wins."""
+    logits, _ = make_batch()
+    uniform = ClassPrior.from_counts([7] * C)
+    if method.adjust_logits is not None:
+        adjusted = method.adjust_logits(logits, uniform)
+        assert torch.equal(adjusted.argmax(1), logits.argmax(1))
+    elif method.adjust_head is not None:
+        weight = torch.nn.functional.normalize(torch.randn(C, 3, dtype=torch.float64), dim=1)
+        torch.testing.assert_close(method.adjust_head(weight, uniform), weight)
+    else:
+        assert method.is_consistent(uniform) in (True, False, None)
+
+
+CONSISTENT = {"logit_adjusted", "two_temperature", "balanced_loss", "posthoc_adjusted"}
+UNKNOWN = {
+    "focal",
+    "class_balanced_focal",
+    "decoupled_logistic",
+    "decoupled_hinge",
+    "cosine_contrastive",
+    "balanced_sigmoid",
+}
+
+
+@every_method
+def test_consistency_is_what_the_papers_say(method):
+    wanted = None if method.name in UNKNOWN else method.name in CONSISTENT
+    assert method.is_consistent(PRIOR) is wanted
+
+
+def test_a_wrong_name_gets_a_suggestion():
+    assert get_method("logit-adjusted").name == "logit_adjusted"
+    with pytest.raises(ValueError, match="Did you mean 'logit_adjusted'"):
+        get_method("logit_ajusted")
+    with pytest.raises(ValueError, match="Known: cross_entropy"):
+        get_method("zzz")
