@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import gc
 import platform
 import random
 import statistics
@@ -58,6 +59,9 @@ def keep_freed_memory() -> None:
 
 def peak_extra_mebibytes(function: Callable[[], object]) -> float:
     """How far the resident set rises above its size before the call. Linux only; run it in a fresh process."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)  # what is freed but kept would hide what the call needs
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     function()

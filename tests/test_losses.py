@@ -51,6 +51,13 @@ def assert_same(function, reference, *tensors):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
+def use_small_chunks(monkeypatch):
+    """Send even a tiny linear problem through the chunked routes, two rows at a time."""
+    monkeypatch.setattr(losses, "LINEAR_WHOLE_ELEMENTS", C)
+    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    monkeypatch.setattr("longtail._chunked.LINEAR_CHUNK_ELEMENTS", 2 * C)
+
+
 def random_margins(draw_vector):
     return Margins(draw_vector, -2 * draw_vector.flip(0))
 
@@ -111,8 +118,7 @@ def test_linear_loss_is_the_margin_loss_of_the_logits():
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("chosen", [None, ASYMMETRIC], ids=["no margin", "asymmetric"])
 def test_chunked_linear_losses_equal_the_plain_way(monkeypatch, with_bias, chosen):
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
-    monkeypatch.setattr("longtail._chunked.LINEAR_CHUNK_ELEMENTS", 2 * C)
+    use_small_chunks(monkeypatch)
     generator = torch.Generator().manual_seed(2)
     x, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7, 3), (C, 3), (C,)))
     target = torch.tensor([0, 4, -100, 2, 1, 3, 4])
@@ -133,7 +139,7 @@ def test_chunked_linear_losses_equal_the_plain_way(monkeypatch, with_bias, chose
 
 
 def test_the_mean_linear_loss_says_that_it_backs_up_once(monkeypatch):
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    use_small_chunks(monkeypatch)
     x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3)
     loss = longtail.mean_linear_margin_cross_entropy(x, weight, torch.zeros(7, dtype=torch.long))
     loss.backward(retain_graph=True)
@@ -142,7 +148,7 @@ def test_the_mean_linear_loss_says_that_it_backs_up_once(monkeypatch):
 
 
 def test_mean_linear_loss_without_gradients(monkeypatch):
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    use_small_chunks(monkeypatch)
     x, weight, target = torch.randn(7, 3), torch.randn(C, 3), torch.arange(7) % C
     got = longtail.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
     torch.testing.assert_close(got, longtail.margin_cross_entropy(x @ weight.T, target, ASYMMETRIC).mean())
@@ -236,7 +242,7 @@ def test_half_precision_is_computed_in_float32():
 
 
 def test_linear_losses_under_autocast(monkeypatch):
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    use_small_chunks(monkeypatch)
     x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3, requires_grad=True)
     target = torch.arange(7) % C
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -382,7 +388,7 @@ def test_bad_input_is_named(call, message):
 
 
 def test_a_target_out_of_range_is_named_on_the_chunked_routes(monkeypatch):
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", C)
+    use_small_chunks(monkeypatch)
     monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0)
     x, weight = torch.zeros(2, 3), torch.zeros(C, 3)
     with pytest.raises(ValueError, match="Got 5"):

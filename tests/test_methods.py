@@ -136,6 +136,7 @@ UNKNOWN = {
     "decoupled_hinge",
     "cosine_contrastive",
     "balanced_sigmoid",
+    *(name for name, method in METHODS.items() if method.family == "schedule"),
 }
 
 

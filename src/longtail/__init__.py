@@ -1,7 +1,7 @@
 """Learning when labels are skewed: margins, losses, post-hoc adjustment and evaluation.
 
-The way through the library: labels -> ``ClassPrior`` -> ``margins`` and ``weights`` -> a loss, or ``adjust_logits`` on
-a model that is trained already.
+The way through the library: labels -> ``ClassPrior`` -> ``margins`` and ``weights`` -> a loss, or ``adjust_logits``
+on a model that is trained already.
 """
 
 import importlib

@@ -21,6 +21,9 @@ CHUNK_ELEMENTS = 2**19
 LINEAR_CHUNK_ELEMENTS = 2**23
 """Buffer size for logits made from embeddings: 32 MiB in float32, tall enough for efficient matrix products."""
 
+LINEAR_WHOLE_ELEMENTS = 2**24
+"""Up to this size, logits made from embeddings are made all at once: 64 MiB in float32."""
+
 
 def row_chunks(num_rows: int, num_classes: int, elements: int) -> Iterator[slice]:
     """Slices of as many rows as fit ``elements``, at least one row each."""

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longtail._chunked import (
     LINEAR_CHUNK_ELEMENTS,
+    LINEAR_WHOLE_ELEMENTS,
     MeanLinearCrossEntropy,
     RowwiseCrossEntropy,
     row_chunks,
@@ -143,7 +144,7 @@ def linear_margin_cross_entropy(
         losses = _losses_of_shifted(wide, part_target, wide_margins, weights, ignore_index, label_smoothing)
         return losses.to(_loss_dtype(logits))
 
-    if target.is_floating_point() or len(x) * len(weight) <= LINEAR_CHUNK_ELEMENTS:
+    if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
         return losses_of(x, weight, shifted_bias, target)
     _check_target_length(len(x), target)
     parts = [
@@ -200,7 +201,7 @@ def mean_linear_margin_cross_entropy(
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
     _check_linear(x, weight, bias)
-    is_small = len(x) * len(weight) <= LINEAR_CHUNK_ELEMENTS
+    is_small = len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS
     needs_general_form = (
         is_small
         or target.is_floating_point()

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from longtail import losses, margins, posthoc, weights
+from longtail import losses, margins, posthoc, schedules, weights
 from longtail.margins import Margins, is_consistent
 from longtail.prior import ClassPrior
+from longtail.schedules import Phase
 
 __all__ = ["METHODS", "Method", "get_method"]
 
@@ -22,8 +23,8 @@ __all__ = ["METHODS", "Method", "get_method"]
 class Method:
     """A named composition: what to minimize on the training data, and what to do to the outputs afterwards.
 
-    A method has margins, or weights, or both (then its loss is ``MarginCrossEntropy``), or a loss of its own, or it
-    leaves the loss alone and acts on a trained model.
+    A method has margins, or weights, or both (then its loss is ``MarginCrossEntropy``), or a loss of its own, or
+    phases that change loss, sampler or head on the way; or it leaves training alone and acts on a trained model.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Method:
     """prior, **options -> [C] class weights."""
     own_loss: Callable[..., nn.Module] | None = None
     """prior, **options -> a loss module, for methods that are no margin loss."""
+    own_phases: Callable[..., tuple[Phase, ...]] | None = None
+    """prior, **options -> phases, for methods that are more than one loss from start to end."""
     adjust_logits: Callable[..., Tensor] | None = None
     """logits, prior, **options -> logits of the trained model to predict with."""
     adjust_head: Callable[..., Tensor] | None = None
@@ -51,18 +54,41 @@ class Method:
     @property
     def options(self) -> dict[str, Any]:
         """The names and defaults of what can be set."""
-        builder = self.margins or self.weights or self.own_loss or self.adjust_logits or self.adjust_head
+        builders = (
+            self.margins,
+            self.weights,
+            self.own_loss,
+            self.own_phases,
+            self.adjust_logits,
+            self.adjust_head,
+        )
+        builder = next((b for b in builders if b is not None), None)
         parameters = inspect.signature(builder).parameters.values() if builder else ()
         return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
     def loss(self, prior: ClassPrior, **options: Any) -> nn.Module:
-        """The loss to train with. A post-hoc method trains with plain cross-entropy, and has no options here."""
+        """The loss to begin training with; plain cross-entropy for a method that acts on a trained model."""
+        if self.is_posthoc:
+            return losses.MarginCrossEntropy()
+        if self.own_phases is not None:
+            return self.own_phases(prior, **options)[0].loss
         if self.own_loss is not None:
             return self.own_loss(prior, **options)
         return losses.MarginCrossEntropy(
             None if self.margins is None else self.margins(prior, **options),
             None if self.weights is None else self.weights(prior, **options),
         )
+
+    def phases(self, prior: ClassPrior, **options: Any) -> tuple[Phase, ...]:
+        """What to train with, phase by phase; most methods have one."""
+        if self.own_phases is not None:
+            return self.own_phases(prior, **options)
+        return (Phase(self.loss(prior, **options)),)
+
+    @property
+    def is_posthoc(self) -> bool:
+        """Whether it leaves training alone and acts on the trained model; its options then belong to that."""
+        return self.adjust_logits is not None or self.adjust_head is not None
 
     def is_consistent(self, prior: ClassPrior, **options: Any) -> bool | None:
         """Whether the method is Fisher consistent for the balanced error; None: not known."""
@@ -104,6 +130,10 @@ def _decoupled(function: losses.DecoupledFunction) -> Callable[..., nn.Module]:
     return build
 
 
+def _phased(name: str, builder: Callable[..., tuple[Phase, ...]]) -> Method:
+    return Method(name, "schedule", builder, own_phases=builder)
+
+
 _ROWS = (
     Method("cross_entropy", "margin", margins.none, margins=margins.none),
     Method("logit_adjusted", "margin", margins.logit_adjusted, margins=margins.logit_adjusted),
@@ -127,6 +157,14 @@ _ROWS = (
     Method("decoupled_hinge", "loss", losses.decoupled_hinge, own_loss=_decoupled(losses.decoupled_hinge)),
     Method("cosine_contrastive", "loss", losses.cosine_contrastive, own_loss=_decoupled(losses.cosine_contrastive)),
     Method("balanced_sigmoid", "loss", losses.balanced_sigmoid, own_loss=losses.BalancedSigmoid),
+    _phased("adaptive_deferred", schedules.deferred_reweighting),
+    _phased("class_balanced_sampling", schedules.class_balanced_sampling),
+    _phased("square_root_sampling", schedules.square_root_sampling),
+    _phased("progressive_sampling", schedules.progressive_sampling),
+    _phased("deferred_resampling", schedules.deferred_resampling),
+    _phased("classifier_retraining", schedules.classifier_retraining),
+    _phased("learned_weight_scaling", schedules.learned_weight_scaling),
+    _phased("retrained_balanced_softmax", schedules.retrained_balanced_softmax),
     Method(
         "posthoc_adjusted", "post-hoc", posthoc.adjust_logits, adjust_logits=posthoc.adjust_logits, consistent=True
     ),

@@ -1,0 +1,458 @@
+"""What mkdocs builds from the code: method pages, reference pages and tables. An undocumented public name fails it.
+
+mkdocs calls the ``on_...`` functions; mkdocstrings loads ``CardSections``. The other functions make Markdown from a
+row of METHODS, a docstring or a benchmark's rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+from torch import Tensor
+
+from longtail import METHODS, ClassPrior, Method
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE_COUNTS = (500, 50, 5)
+"""Samples a class, where a method page shows numbers and where consistency is asked for."""
+FOREIGN_SCRIPT, OWN_SCRIPT = "https://unpkg.com/iframe-worker/shim", "javascripts/file-worker.js"
+"""What the theme loads to search on file:// pages, and what stands in for it."""
+PRIVATE_PARTS = frozenset({"lab"})
+"""Modules that are no part of the library's programming interface."""
+
+
+# --- Cards: a docstring as sections -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a docstring. Running text has the title "", a doctest "Example"."""
+
+    title: str
+    text: str
+
+
+def card_sections(docstring: str) -> list[Section]:
+    """The parts of a docstring in their order; doctests in a row are one part."""
+    sections: list[Section] = []
+    for section in _read_sections(inspect.cleandoc(docstring).splitlines()):
+        if sections and section.title == sections[-1].title and section.title in ("", "Example"):
+            section = Section(section.title, f"{sections.pop().text}\n\n{section.text}")
+        sections.append(section)
+    return sections
+
+
+def _read_sections(lines: Sequence[str]) -> Iterator[Section]:
+    start = 0
+    while start < len(lines):
+        line = lines[start]
+        is_titled = bool(re.fullmatch(r"[A-Z][a-z]+( [a-z]+)?:", line)) and lines[start + 1 : start + 2] != [""]
+        end = start + 1
+        if is_titled:
+            while end < len(lines) and (not lines[end] or lines[end].startswith(" ")):
+                end += 1
+            yield Section(line[:-1], textwrap.dedent("\n".join(lines[start + 1 : end])).strip())
+        elif line:
+            while end < len(lines) and lines[end]:
+                end += 1
+            text = "\n".join(lines[start:end])
+            yield Section("Example" if line.startswith(">>>") else "", text)
+        start = end
+
+
+def card_section(docstring: str, title: str) -> str:
+    """The text of one section, "" where there is none."""
+    return next((section.text for section in card_sections(docstring) if section.title == title), "")
+
+
+def fenced(text: str, language: str) -> str:
+    """A Markdown code block."""
+    return f"```{language}\n{text}\n```"
+
+
+def admonition(kind: str, title: str, text: str) -> str:
+    """A colored box with a title."""
+    return f'!!! {kind} "{title}"\n' + textwrap.indent(text, "    ")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# --- Methods ----------------------------------------------------------------------------------------------------------
+
+
+def methods_table(folder: str) -> str:
+    """One line for every row of METHODS, with links to the method pages in ``folder``."""
+    header = ["method", "family", "consistent", "what it is", "options"]
+    return table(
+        header,
+        [
+            [
+                f"[`{method.name}`]({folder}{method.name}.md)",
+                method.family,
+                consistency(method),
+                method.summary.replace("``", "`"),
+                ", ".join(f"`{name}={default!r}`" for name, default in method.options.items()),
+            ]
+            for method in METHODS.values()
+        ],
+    )
+
+
+def consistency(method: Method) -> str:
+    """Whether the method is Fisher consistent for the balanced error with its default options."""
+    answer = method.is_consistent(ClassPrior.from_counts(EXAMPLE_COUNTS))
+    return {True: "yes", False: "no", None: "not known"}[answer]
+
+
+def methods_index() -> str:
+    """The page that lists all methods, with their formulas by family."""
+    families: dict[str, list[Method]] = {}
+    for method in METHODS.values():
+        families.setdefault(method.family, []).append(method)
+    parts = [
+        "---\nhide: [toc]\n---",
+        "# Methods",
+        "Every named method of the library, from its table `longtail.METHODS`; a page shows the method card, which is "
+        "the docstring of the function. *Consistent* means Fisher consistent for the balanced error with the default "
+        "options, by [Theorem 1](../idea.md#consistency). *Not known* means that the theorem does not cover the loss.",
+        methods_table(folder=""),
+        "## Formulas",
+    ]
+    for family, methods in families.items():
+        formulas = {method.name: _one_line(_formula(method)) for method in methods}
+        rows = [[f"[`{name}`]({name}.md)", f"`{formula}`"] for name, formula in formulas.items() if formula]
+        if rows:
+            parts += [f"### {family.capitalize()}", table(["method", "formula"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _formula(method: Method) -> str:
+    return card_section(method.card.__doc__ or "", "Formula")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def method_page(method: Method) -> str:
+    """The page of one method: how to call it, its card, and what it does to three classes."""
+    sections = card_sections(method.card.__doc__ or "")
+    parts = [
+        f"# {method.name}",
+        linked(method.summary, method.name),
+        table(
+            ["family", "consistent for the balanced error", "function"],
+            [[method.family, consistency(method), f"[`{_path(method.card)}`][{_path(method.card)}]"]],
+        ),
+        fenced(usage(method), "python"),
+    ]
+    parts += [_section_markdown(section, method) for section in sections[1:]]
+    if method.margins is not None or method.weights is not None:
+        parts += ["## In numbers", _in_numbers(method)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section_markdown(section: Section, method: Method) -> str:
+    text = linked(section.text, method.name)
+    match section.title:
+        case "":
+            return text
+        case "Formula" | "Example":
+            language = "text" if section.title == "Formula" else "pycon"
+            return f"## {section.title}\n\n{fenced(section.text, language)}"
+        case "Args":
+            return f"## Arguments\n\n{_arguments_table(text, method.card)}"
+        case "Use when":
+            return admonition("success", section.title, text)
+        case "Avoid when":
+            return admonition("warning", section.title, text)
+        case "Deviates":
+            return f"## Deviates from the paper\n\n{text}"
+        case _:
+            return f"## {section.title}\n\n{text}"
+
+
+def linked(text: str, page: str = "") -> str:
+    """Markdown of a docstring's text: names of methods in double backticks become links, on any page but their own."""
+    text = re.sub(r":\w+:`([^`]+)`", r"``\1``", text)
+    page_of = {method.card.__name__: method.name for method in reversed(METHODS.values())} | {n: n for n in METHODS}
+
+    def link(match: re.Match[str]) -> str:
+        target = page_of.get(match[1].removeprefix("margins.").removeprefix("weights."))
+        return f"`{match[1]}`" if target in (None, page) else f"[`{match[1]}`]({target}.md)"
+
+    return re.sub(r"``([^`]+)``", link, text)
+
+
+def _arguments_table(text: str, function: Any) -> str:
+    parameters = inspect.signature(function).parameters
+    rows = []
+    for name, meaning in arguments(text):
+        default = parameters[name].default if name in parameters else inspect.Parameter.empty
+        rows.append([f"`{name}`", "" if default is inspect.Parameter.empty else f"`{default!r}`", meaning])
+    return table(["argument", "default", "meaning"], rows)
+
+
+def arguments(text: str) -> list[tuple[str, str]]:
+    """Names and meanings from the text of an Args section."""
+    items = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+    pairs = (item.partition(":") for item in items if item.strip())
+    return [(name.strip(), _one_line(meaning)) for name, _, meaning in pairs]
+
+
+def usage(method: Method) -> str:
+    """Code that makes the method's loss, or applies it to a trained model."""
+    options = "".join(f", {name}={default!r}" for name, default in method.options.items())
+    prior = f"prior = ClassPrior.from_counts({list(EXAMPLE_COUNTS)})"
+    for part, keyword in (("margins", ""), ("weights", "weights=")):
+        builder = getattr(method, part)
+        if builder is not None:
+            call = f"loss = MarginCrossEntropy({keyword}{part}.{builder.__name__}(prior{options}))"
+            return f"from longtail import ClassPrior, MarginCrossEntropy, {part}\n\n{prior}\n{call}"
+    if method.is_posthoc:
+        what, shape = ("logits", "8, 3") if method.adjust_logits is not None else ("weight", "3, 16")
+        module, _, function = _path(method.card).rpartition(".")
+        return (
+            f"import torch\n\nfrom longtail import ClassPrior\nfrom {module} import {function}\n\n"
+            f"{prior}\n{what} = torch.randn({shape})  # of your trained model\n"
+            f"{what} = {function}({what}, prior{options})"
+        )
+    result = "loss" if method.own_phases is None else "phases"
+    call = f'{result} = get_method("{method.name}").{result}(prior{options})'
+    return f"from longtail import ClassPrior, get_method\n\n{prior}\n{call}"
+
+
+def _path(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _in_numbers(method: Method) -> str:
+    """Delta and alpha for three classes."""
+    prior = ClassPrior.from_counts(EXAMPLE_COUNTS)
+    names = [f"{count} samples" for count in EXAMPLE_COUNTS]
+    parts = []
+    if method.margins is not None:
+        dense = method.margins(prior).dense()
+        header = ["true class", *(f"against {name}" for name in names)]
+        rows = [[name, *_signed(row, skip=index)] for index, (name, row) in enumerate(zip(names, dense, strict=True))]
+        parts += ["Delta[y, y'], how far the true class's logit must lead, with the default options:", table(header, rows)]
+    if method.weights is not None:
+        alpha = [f"{value:.3g}" for value in method.weights(prior).tolist()]
+        parts += ["alpha[y], how much a sample counts, with the default options:", table(names, [alpha])]
+    return "\n\n".join(parts)
+
+
+def _signed(row: Tensor, skip: int) -> list[str]:
+    return ["" if index == skip else f"{value:+.2f}".replace("-", "−") for index, value in enumerate(row.tolist())]
+
+
+def deviations() -> str:
+    """Every Deviates section of the library, by the name it belongs to."""
+    package = load_package()
+    rows = []
+    for module in public_modules(package):
+        for name in module.exports or ():
+            docstring = module[str(name)].docstring
+            text = card_section(docstring.value, "Deviates") if docstring else ""
+            if text:
+                path = f"{module.path}.{name}"
+                shown = linked(text).replace("](", "](methods/")
+                rows.append([f"[`{path.removeprefix('longtail.')}`][{path}]", _one_line(shown)])
+    return table(["where", "what differs, and why"], rows)
+
+
+# --- Reference --------------------------------------------------------------------------------------------------------
+
+
+def load_package() -> griffe.Module:
+    """The library as its sources say, not imported."""
+    package = griffe.load("longtail", search_paths=[ROOT / "src"])
+    assert isinstance(package, griffe.Module)
+    return package
+
+
+def public_modules(package: griffe.Module) -> list[griffe.Module]:
+    """The modules that make up the programming interface; each has a reference page."""
+    modules = [module for name, module in package.modules.items() if name not in PRIVATE_PARTS]
+    return sorted((module for module in modules if not module.name.startswith("_")), key=lambda module: module.name)
+
+
+def undocumented(package: griffe.Module) -> list[str]:
+    """What keeps the public names from being documented: each entry names one of them and says what is missing."""
+    modules = public_modules(package)
+    on_pages = {module.path for module in modules}
+    problems = []
+    for module in [package, *modules]:
+        if module.exports is None:
+            problems.append(f"{module.path} has no __all__")
+        for name in map(str, module.exports or ()):
+            path = f"{module.path}.{name}"
+            found = module.members.get(name)
+            if found is None:
+                problems.append(f"{path} is in __all__ and does not exist")
+                continue
+            try:
+                target = found.final_target if isinstance(found, griffe.Alias) else found
+            except griffe.AliasResolutionError:
+                problems.append(f"{path} is in __all__ and cannot be found where it is imported from")
+                continue
+            home = target.path if target.is_module else target.path.rpartition(".")[0]
+            if home not in on_pages:
+                problems.append(f"{path} is on no reference page, for {home} has none")
+            problems += [f"{path}{part} has no docstring" for part in _parts_without_docstring(target)]
+    return problems
+
+
+def _parts_without_docstring(target: griffe.Object) -> list[str]:
+    """"" for the object itself, ".name" for a public method or property of a class."""
+    parts = [] if target.has_docstring else [""]
+    if target.is_class:
+        for name, member in target.members.items():
+            is_callable = member.is_function or "property" in member.labels
+            if is_callable and not name.startswith("_") and not member.has_docstring:
+                parts.append(f".{name}")
+    return parts
+
+
+def reference_page(module: griffe.Module) -> str:
+    """The page on which mkdocstrings shows a module."""
+    return f"# {module.path}\n\n::: {module.path}\n"
+
+
+class CardSections(griffe.Extension):
+    """Brings method cards into the form that mkdocstrings reads: blank lines between sections, code in fences."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Called for every object of the package."""
+        if obj.docstring is not None:
+            obj.docstring.value = google_style(obj.docstring.value)
+
+
+def google_style(docstring: str) -> str:
+    """The docstring with blank lines between its sections and with formulas and doctests as code."""
+    parts = []
+    for section in card_sections(docstring):
+        text = re.sub(r":\w+:`([^`]+)`", r"`\1`", section.text)
+        if section.title == "Formula":
+            text = fenced(text, "text")
+        if section.title == "Example":
+            parts.append(fenced(text, "pycon"))
+        else:
+            parts.append(f"{section.title}:\n{textwrap.indent(text, '    ')}" if section.title else text)
+    return "\n\n".join(parts)
+
+
+# --- Benchmarks -------------------------------------------------------------------------------------------------------
+
+
+def benchmark_tables(folder: Path) -> str:
+    """Every file of rows in ``folder`` as tables, or how to make them where there are none."""
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        return "There are no rows yet. `make bench` measures them and writes them to `benchmarks/results/`."
+    return "\n\n".join(f"## {path.stem.replace('_', ' ')}\n\n{_benchmark(path)}" for path in files)
+
+
+def _benchmark(path: Path) -> str:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    constant = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
+    varying = [name for name in rows[0] if name not in constant]
+    parts = [", ".join(f"{_words(name)} {value}" for name, value in constant.items())] if constant else []
+    if {"method", "size", "ratio"} <= set(varying):
+        parts += _ratio_tables(rows)
+    else:
+        parts.append(table([_words(name) for name in varying], [[_shown(row[name]) for name in varying] for row in rows]))
+    return "\n\n".join(parts)
+
+
+def _ratio_tables(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """One table for every question: methods down, sizes across, and how many times the baseline's time each takes."""
+    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    labels = [name for name in ("question", "allocator") if name in rows[0]]
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in labels), []).append(row)
+    parts = []
+    for group, members in groups.items():
+        sizes = list(dict.fromkeys(row["size"] for row in members))
+        cells = {(row["method"], row["size"]): f"{float(row['ratio']):.2f}" for row in members}
+        methods = list(dict.fromkeys(row["method"] for row in members))
+        body = [[f"`{method}`", *(cells.get((method, size), "") for size in sizes)] for method in methods]
+        title = ", ".join(f"{_words(name)}: {value}" for name, value in zip(labels, group, strict=True))
+        parts += [f"**{title}**", table(["time, as a multiple", *sizes], body)]
+    return parts
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _shown(value: str) -> str:
+    return f"`{value}`" if re.search(r"[a-z]_|\.[a-z]", value) else value
+
+
+# --- What mkdocs calls ------------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Stop at undocumented names, and put the generated pages where the navigation names their folder."""
+    package = load_package()
+    problems = undocumented(package)
+    if problems:
+        raise PluginError("Every public name needs documentation: " + "; ".join(problems) + ".")
+    pages = {
+        "Methods": ["methods/index.md", *(f"methods/{name}.md" for name in METHODS)],
+        "Reference": [f"reference/{module.name}.md" for module in public_modules(package)],
+    }
+    assert config.nav is not None
+    config.nav = [{title: pages.get(title, content) for title, content in entry.items()} for entry in config.nav]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that exist only in the built site."""
+    contents = {"methods/index.md": methods_index(), "changelog.md": (ROOT / "CHANGELOG.md").read_text()}
+    contents |= {f"methods/{method.name}.md": method_page(method) for method in METHODS.values()}
+    contents |= {f"reference/{module.name}.md": reference_page(module) for module in public_modules(load_package())}
+    for path, content in contents.items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in the tables that come from code or from measured rows."""
+    tables = {
+        "<!-- deviations -->": deviations,
+        "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
+    }
+    for mark, make in tables.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, make())
+    return markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Search on file:// pages without the network: the theme would fetch a script for it from elsewhere."""
+    return output.replace(FOREIGN_SCRIPT, get_relative_url(OWN_SCRIPT, page.url))
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same for 404.html, which has no place of its own."""
+    return output_content.replace(FOREIGN_SCRIPT, f"/{OWN_SCRIPT}")

@@ -1,0 +1,92 @@
+"""Heads: from an embedding to one logit a class."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["CosineLinear", "cosine_logits"]
+
+_SHORTEST = 1e-6
+"""Vectors shorter than this are not scaled up to length 1, or their gradient would be arbitrarily large."""
+
+
+def cosine_logits(x: Tensor, weight: Tensor, scale: float = 30.0) -> Tensor:
+    """Scaled cosines between embeddings and class vectors.
+
+    Formula:
+        f[y] = scale * <x, w[y]> / (|x| |w[y]|)
+
+    Args:
+        x: [N, D] embeddings. Half precision is normalized in float32.
+        weight: [C, D] class vectors.
+        scale: largest possible logit; the inverse of a softmax temperature.
+
+    Returns:
+        [N, C] logits in [-scale, scale].
+
+    Use when:
+        Norms of class vectors grow with class frequency, and that favors frequent classes; or with
+        ``max_scaled_adaptive``, whose margins are meant for cosines.
+    Avoid when:
+        The length of an embedding means something, such as how sure the model is.
+    Equals:
+        A linear head without bias, where embeddings and class vectors have length 1 and scale is 1.
+
+    >>> cosine_logits(torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]]), scale=10.0).tolist()
+    [[10.0, 0.0]]
+
+    Reference:
+        Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", section 3.2;
+        scale 30 as in the authors' code.
+    """
+    logits = F.linear(scale * _unit(x), _unit(weight))
+    return logits if torch.is_autocast_enabled(x.device.type) else logits.to(x.dtype)
+
+
+class CosineLinear(nn.Module):
+    """A head whose logits are scaled cosines: ``cosine_logits`` with class vectors to learn.
+
+    Args:
+        in_features: D, the length of an embedding.
+        num_classes: C.
+        scale: largest possible logit.
+
+    The direction of each class vector starts uniform on the sphere, by PyTorch's global generator.
+
+    >>> CosineLinear(4, 3)(torch.randn(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, scale: float = 30.0) -> None:
+        super().__init__()
+        if in_features < 1 or num_classes < 1:
+            raise ValueError(
+                f"CosineLinear: in_features and num_classes must be at least 1. Got {in_features} and {num_classes}."
+            )
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"CosineLinear: scale must be a finite number above 0. Got {scale}.")
+        self.in_features, self.num_classes, self.scale = in_features, num_classes, scale
+        self.weight = nn.Parameter(torch.empty(num_classes, in_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new class vectors."""
+        # Length about 1, so that a learning rate turns them about as fast as those of a linear head.
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C] logits of embeddings [N, D]."""
+        return cosine_logits(x, self.weight, self.scale)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"in_features={self.in_features}, num_classes={self.num_classes}, scale={self.scale:g}"
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    wide = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
+    return F.normalize(wide, dim=-1, eps=_SHORTEST)

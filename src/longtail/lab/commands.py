@@ -1,0 +1,200 @@
+"""The commands of ``longtail``: what they take and the order of their steps. Heavy imports wait until needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+import longtail
+
+__all__ = ["app"]
+
+USER_ERRORS = (ValueError, TypeError, KeyError, OSError)
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands in which an error that the user can mend is one line on stderr, and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except USER_ERRORS as error:
+            if ctx.params["debug"]:
+                raise
+            typer.echo(f"longtail: {_one_line(error)}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learning when labels are skewed: look at labels, adjust a trained model's scores, reproduce the papers.",
+)
+reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the papers again.")
+app.add_typer(reproduce, name="reproduce")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"longtail {longtail.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_methods() -> None:
+    """List all methods, one line each."""
+    from longtail.lab import screens
+    from longtail.methods import METHODS
+
+    _console().print(screens.method_table(METHODS.values()))
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="A method, as longtail list names it.")]) -> None:
+    """Show a method's card: what it does, its formula, when to use it and where it comes from."""
+    from longtail.lab import screens
+    from longtail.methods import get_method
+
+    _console().print(screens.method_card(get_method(name)))
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="Labels in a .csv, .parquet, .npy or .npz file.")],
+    label: Annotated[str | None, typer.Option(help="The label column, or the array's name in an .npz.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the count of every class.")] = False,
+) -> None:
+    """Look at labels: how skewed they are, and which methods fit them."""
+    from longtail.lab import screens
+    from longtail.lab.inspecting import inspect_labels
+    from longtail.lab.tables import read_labels
+
+    inspection = inspect_labels(read_labels(file, label))
+    if as_json:
+        typer.echo(json.dumps(inspection.as_json(), indent=2))
+    else:
+        _console().print(screens.inspection(inspection))
+
+
+@app.command()
+def adjust(
+    scores_file: Annotated[
+        Path, typer.Argument(metavar="SCORES", help="Scores, one column a class: .csv, .parquet, .npy or .npz.")
+    ],
+    output: Annotated[Path, typer.Option(help="Where to write predictions and probabilities; same suffixes.")],
+    counts: Annotated[
+        Path | None, typer.Option(help="Training samples of each class; a column 'class' may name the classes.")
+    ] = None,
+    train_labels: Annotated[Path | None, typer.Option(help="The training labels, instead of --counts.")] = None,
+    tau: Annotated[str, typer.Option(help="Strength: a number, or auto to choose it on the holdout.")] = "1.0",
+    holdout_scores: Annotated[Path | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
+    holdout_labels: Annotated[Path | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
+    target_prior: Annotated[
+        str, typer.Option(help="Class frequencies to predict for: uniform, train, estimate (from SCORES) or a file.")
+    ] = "uniform",
+    labels: Annotated[Path | None, typer.Option(help="True labels of SCORES, to measure before and after.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label column (or .npz array) wherever labels are read.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Prefix of the class columns, or .npz array of scores.")] = None,
+    id_columns: Annotated[list[str] | None, typer.Option("--id", help="A numeric column that is no class.")] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="SCORES are probabilities.")] = False,
+    smooth: Annotated[float, typer.Option(help="Add this to every class count.")] = 0.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+) -> None:
+    """Adjust the scores of a trained model to balanced, or any other, class frequencies. No retraining."""
+    from longtail.lab import adjusting, screens, tables
+    from longtail.lab._files import check_output
+
+    tables.check_suffix(output)
+    check_output(output, overwrite=force)
+    if holdout_labels is not None and holdout_scores is None:
+        raise ValueError("--holdout-labels needs --holdout-scores.")
+    scores = tables.read_scores(scores_file, columns, id_columns or (), label)
+    has_label_file = any(path is not None for path in (labels, train_labels, holdout_scores))
+    if label is not None and scores.labels is None and not has_label_file:
+        raise ValueError(f"{scores_file}: there is no column or array {label!r}.")
+    prior = adjusting.training_prior(scores, counts, train_labels, label, smooth)
+    logits = adjusting.as_logits(scores, probabilities)
+    known = adjusting.true_labels(scores, labels, label)
+    holdout = None
+    if holdout_scores is not None:
+        held_out = tables.read_scores(holdout_scores, columns, id_columns or (), label)
+        holdout = adjusting.holdout_of(held_out, scores, holdout_labels, label, probabilities)
+    target = adjusting.target_probabilities(target_prior, scores, logits, prior)
+    choice = adjusting.choose_tau(tau, holdout, prior, target)
+    adjusted = adjusting.adjust_scores(logits, prior, choice.tau, target)
+    tables.write_predictions(output, scores, adjusted.after, adjusted.probabilities)
+
+    if not probabilities and adjusting.look_like_probabilities(scores.values):
+        typer.echo(
+            "longtail: every row of the scores sums to 1; if they are probabilities, add --probabilities.", err=True
+        )
+    before, after = (adjusting.measure(part, prior, known) for part in (adjusted.before, adjusted.after))
+    _console().print(screens.adjustment(prior, choice, before, after))
+    typer.echo(
+        f"{(adjusted.before != adjusted.after).sum():,} of {len(logits):,} predictions changed. Wrote {output}."
+    )
+
+
+@app.command()
+def demo() -> None:
+    """See it work, in seconds: digits made long-tailed, a scikit-learn model, and its scores adjusted."""
+    from longtail.lab import screens
+    from longtail.lab.demo import run_demo
+
+    _console().print(screens.demonstration(run_demo()))
+
+
+@reproduce.command("gaussians")
+def reproduce_gaussians(
+    trials: Annotated[int, typer.Option(min=2, help="Independent samples to average over.")] = 100,
+    samples: Annotated[int, typer.Option(min=200, help="Samples to train on, and as many to test on.")] = 10_000,
+    output: Annotated[Path, typer.Option(help="Folder for the results and the picture.")] = Path("runs/gaussians"),
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples.")] = 0,
+) -> None:
+    """Two Gaussians, 5% positives: section 6.1 and Figure 2 of "Long-tail learning via logit adjustment"."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.reproduce import gaussians
+
+    output.mkdir(parents=True, exist_ok=True)
+    runs = gaussians.run_trials(trials, samples, seed)
+    done = list(track(runs, description="Trials", total=trials, console=Console(stderr=True), transient=True))
+    written = gaussians.write_results(done, output, {"trials": trials, "samples": samples, "seed": seed})
+    _console().print(screens.gaussian_errors(gaussians.summarize(done)))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
+def _console() -> Console:
+    """Prints text as it is: square brackets are shapes and ranges here, not markup."""
+    return Console(markup=False, highlight=False)
+
+
+def _one_line(error: BaseException) -> str:
+    is_from_system = isinstance(error, OSError) and error.strerror and error.filename
+    if is_from_system:
+        return f"{error.filename}: {error.strerror}"  # type: ignore[attr-defined]
+    # str(KeyError) is the quoted key.
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return " ".join(message.split()) or type(error).__name__

@@ -1,0 +1,45 @@
+"""Finding and reading files that others made: where they should be, and how much memory they may ask for."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+
+__all__ = ["GZIP_EXPANSION", "PathLike", "data_root", "first_folder", "not_found", "read_bytes"]
+
+PathLike = str | os.PathLike[str]
+
+GZIP_EXPANSION = 1032
+"""Deflate never makes more than this many bytes out of one, so no honest header claims more."""
+
+
+def data_root(root: PathLike | None = None) -> Path:
+    """The folder that data sets are in: ``root``, else the variable LONGTAIL_DATA, else ``~/.cache/longtail``."""
+    if root is not None:
+        return Path(root)
+    return Path(os.environ.get("LONGTAIL_DATA") or Path.home() / ".cache" / "longtail")
+
+
+def first_folder(root: Path, names: tuple[str, ...]) -> Path | None:
+    """The first of these folders that exists."""
+    return next((root / name for name in names if (root / name).is_dir()), None)
+
+
+def not_found(name: str, root: Path, files: str) -> FileNotFoundError:
+    """An error that says in one line which files to put where."""
+    return FileNotFoundError(
+        f"{name} was not found: put {files} into {root}, or set LONGTAIL_DATA to the folder that holds it."
+    )
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a file, unpacked if its name ends in ``.gz``."""
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as file:
+            return file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error

@@ -1,0 +1,77 @@
+"""From a trained model to its predictions on the test set and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from longtail.lab.batches import Preparation, test_batches
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.models import Classifier
+from longtail.lab.runs import Predictions
+from longtail.methods import Method
+from longtail.metrics import balanced_accuracy, bin_confidences, calibration_error, count_hits, group_accuracy
+from longtail.prior import ClassPrior
+
+__all__ = ["predictions_of", "score_metrics", "test_logits"]
+
+
+@torch.no_grad()
+def test_logits(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
+    """[N, C] float32 logits of a split on the CPU, in order; processes share the work and all get the result."""
+    share = -(-len(split) // fabric.world_size)
+    start = min(fabric.global_rank * share, len(split))
+    stop = min(start + share, len(split))
+    was_training = model.training
+    model.eval()
+    parts = [
+        model(fabric.to_device(inputs)).float() for inputs in test_batches(split, start, stop, batch_size, prepare)
+    ]
+    model.train(was_training)
+    if fabric.world_size == 1:
+        return torch.cat(parts).cpu()
+    return _gathered(fabric, parts, share, len(split))
+
+
+def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Tensor:
+    """The parts of all processes in one; the last process pads, so that all send equally much."""
+    width = torch.tensor(parts[0].shape[1] if parts else 0, device=fabric.device)
+    num_classes = int(torch.as_tensor(fabric.all_reduce(width, reduce_op="max")))
+    mine = torch.cat(parts) if parts else torch.zeros(0, num_classes, device=fabric.device)
+    padded = torch.cat([mine, mine.new_zeros(share - len(mine), num_classes)])
+    everything = torch.as_tensor(fabric.all_gather(padded))
+    return everything.reshape(-1, num_classes)[:total].cpu()
+
+
+def predictions_of(
+    logits: Tensor, model: Classifier, data: Dataset, method: Method, options: Mapping[str, Any]
+) -> Predictions:
+    """Logits and what the method makes of them, with what a report needs to explain them."""
+    prior = data.prior
+    weight = getattr(model.head, "weight", None)
+    scores = logits if method.adjust_logits is None else method.adjust_logits(logits, prior, **options)
+    return Predictions(
+        logits=logits.numpy(),
+        scores=scores.numpy(),
+        labels=data.test.labels.numpy(),
+        train_counts=prior.counts.numpy(),
+        class_names=data.class_names,
+        weight_norms=None if weight is None else weight.detach().float().norm(dim=1).cpu().numpy(),
+    )
+
+
+def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str, float]:
+    """Accuracy, balanced and by group, and calibration error; what has no value is left out."""
+    hits, counts = count_hits(scores, labels, prior.num_classes)
+    values = {
+        "accuracy": float(hits.sum() / counts.sum()),
+        "balanced_accuracy": float(balanced_accuracy(hits, counts)),
+        **{name: float(value) for name, value in group_accuracy(hits, counts, prior.groups()).items()},
+        "calibration_error": float(calibration_error(*bin_confidences(scores, labels))),
+    }
+    return {name: value for name, value in values.items() if np.isfinite(value)}

@@ -1,0 +1,43 @@
+"""From folders to runs, one at a time, with errors of one line."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from longtail.lab.runs import Run, find_runs, load_run
+
+__all__ = ["read_runs"]
+
+
+def read_runs(folders: Iterable[Path]) -> Iterator[Run]:
+    """The complete runs at or below ``folders``, each read when it is asked for and each once.
+
+    The folders are searched at once: a folder without a complete run raises here, not later.
+
+    Args:
+        folders: run folders, or folders that hold some at any depth.
+    """
+    paths: dict[Path, Path] = {}
+    for folder in folders:
+        found = find_runs(folder)
+        if not found:
+            raise FileNotFoundError(
+                f"{folder}: there is no complete run at or below it; train one first, or resume it."
+            )
+        paths |= {path.resolve(): path for path in found}
+    return (_read(path) for path in paths.values())
+
+
+def _read(path: Path) -> Run:
+    try:
+        run = load_run(path)
+        # Touched here so that a broken summary is an error about this folder.
+        _ = run.method, run.seed, run.metrics, float(run.summary["seconds"])
+    except KeyError as error:
+        raise ValueError(f"{path}: this run can't be read: it lacks {error}; train it again.") from error
+    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path}: this run can't be read: {reason}; train it again.") from error
+    return run

@@ -1,0 +1,354 @@
+"""Section 6.1 and Figure 2 of Menon et al., "Long-tail learning via logit adjustment": two Gaussians, 5% positives.
+
+Each trial draws 10,000 samples to train on, 5% of them positive, and 10,000 to test on. The paper does not say how
+many test samples are positive, and the balanced error has the same expectation for any share; half of them gives it
+the least noise. Every loss is convex in an affine classifier, so it is trained to its minimum, by L-BFGS in float64.
+The Bayes rule is measured on the same test samples.
+
+Weight normalization divides the whole logit, eq. (3), for the bias is the weight of a constant feature. Trained from
+0, a head of two classes has w[1] = -w[0]: both logits change sign on the same line, and positive factors can't move
+that line. So either normalization leaves ERM's predictions exactly as they are, whatever tau: the remark in section
+4.2 that a rare label with a negative score can't win. Two other readings give other curves. Trained from random
+values, the head keeps the common part of these values, and normalization gives whatever that part happens to make of
+it. With the bias left out of the division, normalization by norm moves the separator away from the optimum, and
+normalization by prior shrinks the bias to nothing, which is right here only because the best separator passes through
+the origin.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail import margins
+from longtail.lab._files import replacing
+from longtail.lab.data.builtin import gaussians
+from longtail.lab.data.dataset import Split
+from longtail.losses import margin_cross_entropy
+from longtail.margins import Margins
+from longtail.metrics import balanced_accuracy, count_hits
+from longtail.posthoc import adjust_logits, normalize_weights, normalize_weights_by_prior
+from longtail.prior import ClassPrior
+
+__all__ = [
+    "BAYES_ERROR",
+    "Summary",
+    "Trial",
+    "fit_affine",
+    "picture",
+    "run_trial",
+    "run_trials",
+    "summarize",
+    "write_results",
+]
+
+BAYES_ERROR = 0.5 * math.erfc(1.0)
+"""Phi(-sqrt(2)): the means are sqrt(2) from the best separator."""
+
+BAYES_HEAD = torch.tensor([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
+"""Class vectors of the best separator; their last column is the bias."""
+
+TAUS = tuple(step / 8 for step in range(25))
+"""Strengths of the post-hoc methods: 0 to 3."""
+
+LOSSES: dict[str, Callable[[ClassPrior], Margins]] = {
+    "ERM": margins.none,
+    "Adaptive": margins.adaptive,
+    "Equalized": margins.equalized,
+    "Logit-adjusted loss": margins.logit_adjusted,
+}
+POST_HOC = "Post-hoc adjustment"
+BY_NORM = "Weight normalization, by norm"
+BY_PRIOR = "Weight normalization, by prior"
+BAYES = "Bayes rule"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Balanced errors of one training and one test sample, and what a picture of them needs."""
+
+    errors: dict[str, float]
+    """Of each method; post-hoc methods at tau = 1."""
+    curves: dict[str, list[float]]
+    """Of each post-hoc method, over ``TAUS``."""
+    train: Split
+    heads: dict[str, Tensor]
+    """[2, 3] class vectors of each loss; the last column is the bias."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means and standard errors over trials."""
+
+    num_trials: int
+    errors: dict[str, tuple[float, float]]
+    curves: dict[str, list[tuple[float, float]]]
+
+
+def run_trials(num_trials: int, num_samples: int = 10_000, seed: int = 0) -> Iterator[Trial]:
+    """Independent trials, one after the other; the first ones do not depend on how many follow."""
+    for trial_seed in np.random.SeedSequence(seed).generate_state(num_trials):
+        yield run_trial(int(trial_seed), num_samples)
+
+
+def run_trial(seed: int, num_samples: int = 10_000) -> Trial:
+    """Draw samples, train every loss on them, and measure everything on others."""
+    data = gaussians(num_samples, num_samples, seed=seed)
+    prior, test_labels = data.prior, data.test.labels
+    inputs, test_inputs = _with_constant(data.train), _with_constant(data.test)
+    heads = {name: fit_affine(inputs, data.train.labels, build(prior)) for name, build in LOSSES.items()}
+
+    erm = heads["ERM"]
+    erm_logits = test_inputs @ erm.T
+    curves = {
+        POST_HOC: [balanced_error(adjust_logits(erm_logits, prior, tau), test_labels) for tau in TAUS],
+        BY_NORM: [balanced_error(test_inputs @ normalize_weights(erm, prior, tau).T, test_labels) for tau in TAUS],
+        BY_PRIOR: [
+            balanced_error(test_inputs @ normalize_weights_by_prior(erm, prior, tau).T, test_labels) for tau in TAUS
+        ],
+    }
+    errors = {name: balanced_error(test_inputs @ head.T, test_labels) for name, head in heads.items()}
+    errors |= {name: curve[TAUS.index(1.0)] for name, curve in curves.items()}
+    errors[BAYES] = balanced_error(test_inputs @ BAYES_HEAD.T, test_labels)
+    return Trial(errors, curves, data.train, heads)
+
+
+def fit_affine(inputs: Tensor, labels: Tensor, loss_margins: Margins) -> Tensor:
+    """[2, D] class vectors that minimize the margin loss, by L-BFGS from 0."""
+    weight = torch.zeros(2, inputs.shape[1], dtype=inputs.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weight], max_iter=200, tolerance_grad=1e-9, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def loss_and_gradient() -> Tensor:
+        loss = margin_cross_entropy(inputs @ weight.T, labels, loss_margins).mean()
+        (weight.grad,) = torch.autograd.grad(loss, weight)
+        return loss
+
+    optimizer.step(loss_and_gradient)  # type: ignore[no-untyped-call]
+    loss_and_gradient()
+    slope = float(weight.grad.abs().max()) if weight.grad is not None else math.inf
+    if not slope < 1e-6:
+        raise RuntimeError(f"fit_affine: L-BFGS stopped with a gradient of {slope:g}, short of the minimum.")
+    return weight.detach()
+
+
+def balanced_error(logits: Tensor, labels: Tensor) -> float:
+    """The mean over both classes of the share of their samples that the larger logit gets wrong."""
+    return 1 - float(balanced_accuracy(*count_hits(logits, labels, num_classes=2)))
+
+
+def summarize(trials: list[Trial]) -> Summary:
+    """Means and standard errors over at least two trials."""
+    return Summary(
+        num_trials=len(trials),
+        errors={name: _mean_and_error(trial.errors[name] for trial in trials) for name in trials[0].errors},
+        curves={
+            name: [_mean_and_error(trial.curves[name][index] for trial in trials) for index in range(len(TAUS))]
+            for name in trials[0].curves
+        },
+    )
+
+
+def write_results(trials: list[Trial], folder: Path, settings: dict[str, Any]) -> list[Path]:
+    """Write ``trials.csv``, ``results.json`` and ``picture.html``, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = summarize(trials)
+    table = io.StringIO(newline="")
+    rows = csv.writer(table)
+    rows.writerow(["trial", *trials[0].errors])
+    rows.writerows([index, *trial.errors.values()] for index, trial in enumerate(trials))
+    results = {
+        "settings": settings,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "balanced_error": {
+            name: {"mean": mean, "standard_error": error} for name, (mean, error) in summary.errors.items()
+        },
+        "bayes_error_in_theory": BAYES_ERROR,
+        "tau": TAUS,
+        "balanced_error_by_tau": {name: [mean for mean, _ in curve] for name, curve in summary.curves.items()},
+    }
+    contents = {
+        "trials.csv": table.getvalue(),
+        "results.json": json.dumps(results, indent=2) + "\n",
+        "picture.html": picture(trials, settings),
+    }
+    for name, text in contents.items():
+        with replacing(folder / name) as file:
+            file.write(text.encode())
+    return [folder / name for name in contents]
+
+
+COLORS = {
+    "ERM": "#555555",
+    "Adaptive": "#e69f00",
+    "Equalized": "#cc79a7",
+    "Logit-adjusted loss": "#0072b2",
+    POST_HOC: "#56b4e9",
+    BY_NORM: "#d55e00",
+    BY_PRIOR: "#8c2d04",
+    BAYES: "#009e73",
+}
+"""Told apart also by color-blind readers (Okabe and Ito)."""
+
+
+def picture(trials: list[Trial], settings: dict[str, Any]) -> str:
+    """Figure 2 as one HTML page that needs no network."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        cols=3,
+        subplot_titles=[
+            f"Balanced error over {len(trials)} trials",
+            "Training samples and separators of one trial",
+            "Post-hoc methods against their strength",
+        ],
+        horizontal_spacing=0.06,
+    )
+    for column, traces in enumerate([_boxes(trials), _separators(trials[0]), _curves(trials)], start=1):
+        for trace in traces:
+            figure.add_trace(trace, row=1, col=column)
+    _lay_out(figure)
+    title = "Two Gaussians, 5% positives: what each loss makes of them"
+    setting = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in settings.items())
+    plot = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
+    return _PAGE.format(title=title, setting=setting, bayes=f"{BAYES_ERROR:.2%}", plot=plot)
+
+
+def _boxes(trials: list[Trial]) -> list[Any]:
+    from plotly import graph_objects
+
+    return [
+        graph_objects.Box(
+            y=[trial.errors[name] for trial in trials],
+            name=name.replace("-", "-<br>").replace(" ", "<br>"),
+            marker={"color": COLORS[name], "size": 3},
+            boxpoints="all",
+            pointpos=0,
+            jitter=0.6,
+            line={"width": 1.5},
+            fillcolor="rgba(0,0,0,0)",
+            hovertemplate="%{y:.2%}",
+            showlegend=False,
+        )
+        for name in [*LOSSES, POST_HOC, BAYES]
+    ]
+
+
+def _separators(trial: Trial, num_points: int = 2000, reach: float = 5.0) -> list[Any]:
+    from plotly import graph_objects
+
+    traces = []
+    features, labels = _with_constant(trial.train)[:num_points, :2], trial.train.labels[:num_points]
+    for label, name, color in [(0, "negative", "#9ecae1"), (1, "positive", "#ef8a62")]:
+        points = features[labels == label].T.tolist()
+        traces.append(
+            graph_objects.Scatter(
+                x=points[0],
+                y=points[1],
+                mode="markers",
+                name=name,
+                marker={"color": color, "size": 4 + label, "opacity": 0.6},
+            )
+        )
+    for name, head in {**trial.heads, BAYES: BAYES_HEAD}.items():
+        first, second, offset = (head[1] - head[0]).tolist()
+        traces.append(
+            graph_objects.Scatter(
+                x=[-reach, reach],
+                y=[-(first * x + offset) / second for x in (-reach, reach)],
+                mode="lines",
+                name=name,
+                line={"color": COLORS[name], "width": 3, "dash": "dot" if name == BAYES else "solid"},
+            )
+        )
+    return traces
+
+
+def _curves(trials: list[Trial]) -> list[Any]:
+    from plotly import graph_objects
+
+    summary = summarize(trials)
+    traces = [
+        graph_objects.Scatter(
+            x=TAUS,
+            y=[mean for mean, _ in curve],
+            error_y={"array": [error for _, error in curve], "thickness": 1, "width": 0},
+            mode="lines",
+            name=name,
+            line={"color": COLORS[name], "width": 3, "dash": "dash" if name == BY_PRIOR else "solid"},
+            hovertemplate="tau %{x}: %{y:.2%}",
+        )
+        for name, curve in summary.curves.items()
+    ]
+    bayes, _ = summary.errors[BAYES]
+    line = {"color": COLORS[BAYES], "width": 2, "dash": "dot"}
+    ends = [TAUS[0], TAUS[-1]]
+    return [
+        *traces,
+        graph_objects.Scatter(x=ends, y=[bayes, bayes], mode="lines", name=BAYES, line=line, showlegend=False),
+    ]
+
+
+def _lay_out(figure: Any) -> None:
+    figure.update_layout(
+        template="plotly_white",
+        height=560,
+        margin={"l": 60, "r": 20, "t": 50, "b": 150},
+        font={"family": "system-ui, sans-serif", "size": 14},
+        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.25, "yanchor": "top"},
+    )
+    percent = {"tickformat": ".0%", "rangemode": "tozero"}
+    figure.update_yaxes(title="balanced error", row=1, col=1, **percent)
+    figure.update_xaxes(tickangle=0, tickfont={"size": 12}, row=1, col=1)
+    figure.update_xaxes(title="x<sub>1</sub>", range=[-4.5, 4.5], row=1, col=2)
+    figure.update_yaxes(title="x<sub>2</sub>", range=[-4.5, 4.5], row=1, col=2)
+    figure.update_xaxes(title="tau", row=1, col=3)
+    figure.update_yaxes(title="balanced error", row=1, col=3, **percent)
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1500px; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
+p {{ max-width: 75rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>Section 6.1 and Figure 2 of Menon et al., "Long-tail learning via logit adjustment". Setting: {setting}. The best
+possible balanced error is {bayes}. Post-hoc adjustment and weight normalization start from the ERM classifier; at
+tau = 0 both are ERM. With two classes and w[1] = -w[0], weight normalization by any positive factors changes no
+prediction, so its lines are flat. Bars are standard errors over trials.</p>
+{plot}
+</body>
+</html>
+"""
+
+
+def _with_constant(split: Split) -> Tensor:
+    """[N, 3] float64 inputs, the last of which is 1: its weight is the bias."""
+    inputs = split.batch(torch.arange(len(split)))
+    assert isinstance(inputs, Tensor)
+    return torch.cat([inputs.double(), torch.ones(len(inputs), 1, dtype=torch.float64)], dim=1)
+
+
+def _mean_and_error(values: Iterable[float]) -> tuple[float, float]:
+    sample = torch.tensor(list(values), dtype=torch.float64)
+    return float(sample.mean()), float(sample.std() / math.sqrt(len(sample)))

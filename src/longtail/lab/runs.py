@@ -1,0 +1,162 @@
+"""The run folder: what training leaves behind, and what comparison and report read.
+
+recipe.toml        the resolved recipe
+environment.json   versions and hardware
+metrics.jsonl      one line an epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
+checkpoint.pt      the last complete epoch, to resume from
+predictions.npz    logits and labels of the test set, training counts, norms of the class vectors
+summary.json       final metrics; it is written last, so a folder that has it is complete
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from longtail.lab._files import replacing
+from longtail.prior import ClassPrior
+
+__all__ = ["Predictions", "Run", "append_metrics", "environment", "find_runs", "load_run", "write_json"]
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a trained model says of the test set."""
+
+    logits: FloatArray
+    """[N, C], of the model itself."""
+    scores: FloatArray
+    """[N, C], what it predicts with: the logits, or what a post-hoc method makes of them."""
+    labels: npt.NDArray[np.int64]
+    """[N]."""
+    train_counts: npt.NDArray[np.int64]
+    """[C]."""
+    class_names: tuple[str, ...]
+    weight_norms: FloatArray | None = None
+    """[C], norms of the class vectors; None where the head has none."""
+
+    @property
+    def prior(self) -> ClassPrior:
+        """The class counts of the training data."""
+        return ClassPrior.from_counts(self.train_counts)
+
+    def save(self, path: Path) -> None:
+        """Write to ``path`` whole or not at all. Scores equal to the logits are not stored twice."""
+        arrays: dict[str, Any] = {
+            "logits": self.logits,
+            "labels": self.labels,
+            "train_counts": self.train_counts,
+            "class_names": np.array(self.class_names, dtype=np.str_),
+        }
+        if self.weight_norms is not None:
+            arrays["weight_norms"] = self.weight_norms
+        if self.scores is not self.logits and not np.array_equal(self.scores, self.logits):
+            arrays["scores"] = self.scores
+        with replacing(path) as file:
+            np.savez_compressed(file, **arrays)
+
+    @staticmethod
+    def load(path: Path) -> Predictions:
+        """Read what :meth:`save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            logits = arrays["logits"]
+            return Predictions(
+                logits=logits,
+                scores=arrays.get("scores", logits),
+                labels=arrays["labels"],
+                train_counts=arrays["train_counts"],
+                class_names=tuple(arrays["class_names"].tolist()),
+                weight_norms=arrays.get("weight_norms"),
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One complete run, as read from its folder."""
+
+    path: Path
+    recipe: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    """method, seed, seconds, and metrics: accuracy, balanced_accuracy, head, torso, tail, calibration_error, ..."""
+    history: list[dict[str, Any]]
+    """The lines of metrics.jsonl."""
+    predictions: Predictions
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.summary["method"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.summary["seed"])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Final metrics on the test set; a group without classes is not among them."""
+        return dict(self.summary["metrics"])
+
+
+def load_run(path: Path) -> Run:
+    """Read a complete run folder."""
+    if not (path / "summary.json").is_file():
+        raise FileNotFoundError(f"{path} is no complete run: it has no summary.json; train it, or resume it.")
+    import tomllib
+
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return Run(
+        path=path,
+        recipe=tomllib.loads((path / "recipe.toml").read_text()),
+        summary=json.loads((path / "summary.json").read_text()),
+        history=[json.loads(line) for line in lines],
+        predictions=Predictions.load(path / "predictions.npz"),
+    )
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The complete run folders at or below ``path``, sorted."""
+    return sorted(summary.parent for summary in path.rglob("summary.json"))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON to ``path`` whole or not at all."""
+    with replacing(path) as file:
+        file.write(json.dumps(value, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def append_metrics(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line to ``metrics.jsonl``, dropping lines of epochs that a resumed run does again."""
+    kept = []
+    if path.exists():
+        rows = (json.loads(line) for line in path.read_text().splitlines())
+        kept = [old for old in rows if old["epoch"] < row["epoch"]]
+    with replacing(path) as file:
+        for line in (*kept, row):
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, to be stored with a run."""
+    import longtail
+
+    return {
+        "longtail": longtail.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+    }

@@ -1,0 +1,186 @@
+"""What the commands print: tables and drawings for the terminal, of results that others computed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from longtail.prior import ClassPrior
+
+if TYPE_CHECKING:  # for annotations alone: a screen should not import what another one needs
+    from longtail.lab.adjusting import Measurement, TauChoice
+    from longtail.lab.demo import Demonstration
+    from longtail.lab.inspecting import Inspection
+    from longtail.lab.reproduce.gaussians import Summary
+    from longtail.methods import Method
+
+__all__ = ["adjustment", "demonstration", "gaussian_errors", "inspection", "method_card", "method_table"]
+
+SAMPLE_PRIOR = ClassPrior.from_counts([1000, 300, 100, 30, 10])
+"""A long tail to ask methods about: whether they are consistent does not depend on which one."""
+
+
+def method_table(methods: Iterable[Method]) -> RenderableType:
+    """One line a method."""
+    table = _table("method", "family", "consistent", "what it is")
+    for method in methods:
+        table.add_row(
+            Text(method.name, "bold"), method.family, _consistency(method), Text(method.summary.replace("``", ""))
+        )
+    return table
+
+
+def method_card(method: Method) -> RenderableType:
+    """The method's docstring, its options, and whether it is consistent."""
+    answers = {
+        "yes": "Yes: with enough data and a rich model it minimizes the balanced error.",
+        "no": "No: Theorem 1 of Menon et al. does not grant it, whatever the amount of data.",
+        "-": "Not known.",
+    }
+    options = ", ".join(f"{name} = {value}" for name, value in method.options.items()) or "none"
+    parts: list[RenderableType] = [Text.assemble((method.name, "bold"), f"  ({method.family})"), Text()]
+    for title, text in _sections((inspect.getdoc(method.card) or "").replace("``", "")):
+        parts.extend(_section(title, text))
+    parts.extend(_section("Options", options))
+    parts.extend(_section("Consistent for the balanced error", answers[_consistency(method)]))
+    return Group(*parts)
+
+
+def inspection(found: Inspection) -> RenderableType:
+    """Counts, a drawing of them, groups, and methods to try."""
+    from longtail.lab.inspecting import profile_chart
+
+    num_samples = sum(found.counts)
+    facts = f"{num_samples:,} samples, {len(found.counts):,} classes, imbalance {found.imbalance:,.1f}"
+    lines = [Text(facts, "bold")]
+    if found.num_missing:
+        lines.append(Text(f"{found.num_missing:,} rows have no label and are left out.", "yellow"))
+    if found.num_skipped:
+        lines.append(
+            Text(
+                f"{found.num_skipped:,} numbers below the largest label do not occur: classes without samples?",
+                "yellow",
+            )
+        )
+    groups = _table("group", "samples a class", "classes", "samples", "share")
+    for group, meaning in zip(found.groups, ("100 or more", "21 to 99", "20 or fewer"), strict=True):
+        numbers = (f"{group.num_classes:,}", f"{group.num_samples:,}", f"{group.num_samples / num_samples:.1%}")
+        groups.add_row(group.name, meaning, *numbers)
+    named = [f"{label} ({count:,})" for label, count in zip(found.classes, found.counts, strict=True)]
+    extremes = [f"most frequent  {', '.join(named[:3])}", f"rarest         {', '.join(named[:-4:-1])}"]
+    methods = _table("try", "because")
+    for suggestion in found.suggestions:
+        methods.add_row(Text(suggestion.method, "bold"), Text(suggestion.reason))
+    drawing = Text("\n".join(profile_chart(found.counts)), "cyan", no_wrap=True)
+    caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
+    return Group(
+        *lines, Text(), drawing, caption, Text(), *(Text(line) for line in extremes), Text(), groups, methods
+    )
+
+
+def adjustment(prior: ClassPrior, choice: TauChoice, before: Measurement, after: Measurement) -> RenderableType:
+    """What adjustment changed, group by group."""
+    chosen = ""
+    if choice.interval is not None:
+        low, high = choice.interval
+        chosen = f", chosen on the holdout; {low:g} to {high:g} are as good within a standard error"
+    return Group(Text(f"tau {choice.tau:g}{chosen}", "bold"), _before_and_after(prior, before, after, "accuracy"))
+
+
+def demonstration(shown: Demonstration) -> RenderableType:
+    """The demo's table and what to do next."""
+    counts = shown.prior.counts.tolist()
+    story = (
+        f"Digits, {counts[0]} images of the most frequent and {counts[-1]} of the rarest class; logistic regression "
+        "from scikit-learn; a balanced test set. After: log pi of the training classes taken out of its logits."
+    )
+    table = _before_and_after(shown.prior, shown.before, shown.after, "accuracy at training frequencies")
+    return Group(Text(story), table, Text("Do it with your own scores: longtail adjust --help"))
+
+
+def gaussian_errors(summary: Summary) -> RenderableType:
+    """Mean balanced errors with standard errors."""
+    from longtail.lab.reproduce.gaussians import BAYES_ERROR
+
+    table = _table("method", "balanced error", "± standard error")
+    for name, (mean, error) in summary.errors.items():
+        table.add_row(name, f"{mean:.2%}", f"{error:.2%}")
+    note = f"Means over {summary.num_trials} trials; post-hoc methods at tau = 1. Bayes in theory: {BAYES_ERROR:.2%}."
+    return Group(table, Text(note, "dim"))
+
+
+def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement, accuracy_name: str) -> Table:
+    """Shares of predictions by group; with labels, accuracies too."""
+    table = _table("", "classes", "before", "after")
+    groups = prior.groups()
+    for name in before.shares:
+        table.add_row(
+            f"predicted {name}", f"{len(groups[name]):,}", *_percents(before.shares[name], after.shares[name])
+        )
+    if before.group_accuracy is None or after.group_accuracy is None:
+        return table
+    table.add_section()
+    for name in before.group_accuracy:
+        row = _percents(before.group_accuracy[name], after.group_accuracy[name])
+        table.add_row(f"{name} recall", f"{len(groups[name]):,}", *row)
+    table.add_section()
+    table.add_row(accuracy_name, "", *_percents(before.accuracy, after.accuracy))
+    table.add_row(
+        Text("balanced accuracy", "bold"), "", *_percents(before.balanced_accuracy, after.balanced_accuracy)
+    )
+    return table
+
+
+def _percents(*values: float | None) -> list[str]:
+    return ["-" if value is None or value != value else f"{value:.1%}" for value in values]
+
+
+def _consistency(method: Method) -> str:
+    return {True: "yes", False: "no", None: "-"}[method.is_consistent(SAMPLE_PRIOR)]
+
+
+def _table(*headings: str) -> Table:
+    """A plain table; all columns but the first and wordy ones are numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    words = {"method", "family", "what it is", "because", "try", "group", "consistent", ""}
+    for heading in headings:
+        table.add_column(
+            heading, justify="left" if heading in words else "right", no_wrap=heading in {"method", "try"}
+        )
+    return table
+
+
+def _sections(docstring: str) -> Iterator[tuple[str, str]]:
+    """Titles and dedented texts of a docstring; what stands between sections has the title ''."""
+    title, lines = "", list[str]()
+    for line in [*docstring.split("\n"), "End:"]:
+        is_title = re.fullmatch(r"[A-Z][\w ]*:", line) is not None
+        if is_title or (title and line and not line.startswith(" ")):
+            if any(lines):
+                yield title, textwrap.dedent("\n".join(lines)).strip("\n")
+            title, lines = (line.removesuffix(":"), []) if is_title else ("", [line])
+        else:
+            lines.append(line)
+
+
+def _section(title: str, text: str) -> Iterator[RenderableType]:
+    """Prose is joined, to be wrapped to the terminal; formulas and examples stay as they are."""
+    if title:
+        yield Text(title, "bold cyan")
+    indent = (0, 0, 0, 4 if title else 0)
+    between = r"\n(?! )" if title == "Args" else r"\n\n"
+    for part in [text] if title == "Formula" else re.split(between, text):
+        if title == "Formula" or part.startswith(">>>"):
+            yield Padding(Text(part, "green"), indent)
+        else:
+            yield Padding(Text(" ".join(part.split())), indent)
+    yield Text()

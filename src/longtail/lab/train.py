@@ -1,0 +1,410 @@
+"""One training loop: a recipe in, a run folder out. Devices, precision and processes are Lightning Fabric's.
+
+Read :func:`train` from top to bottom. Every random choice is a function of the recipe's seed and the epoch, so a run
+that is killed and resumed ends with the same numbers as one that was not.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from longtail.lab._files import replacing
+from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
+from longtail.lab.data.dataset import Dataset
+from longtail.lab.evaluating import predictions_of, score_metrics, test_logits
+from longtail.lab.models import Classifier, build_model
+from longtail.lab.optimizing import learning_rate, make_optimizer
+from longtail.lab.progress import TrainingProgress
+from longtail.lab.recipe import Recipe, differences, parse_recipe, to_toml
+from longtail.lab.runs import Run, append_metrics, environment, load_run, write_json
+from longtail.lab.sources import check_recipe, load_data
+from longtail.methods import Method, get_method
+from longtail.samplers import EpochSampler
+from longtail.schedules import Phase
+
+__all__ = ["train"]
+
+CHECKPOINT_SECONDS = 10.0
+"""A killed run loses about this much work, or one epoch if that takes longer."""
+
+LOSS_CHECK_STEPS = 16
+"""Losses are looked at this often: looking waits for the device."""
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    accelerator: str = "auto",
+    devices: int | str = 1,
+    restart: bool = False,
+    show_progress: bool = True,
+) -> Run:
+    """Train what a recipe describes, or go on where an earlier call stopped, and leave a run folder.
+
+    Args:
+        recipe: what to train, on what, and how.
+        folder: the run folder. If it holds a complete run of this recipe, that is returned; if it holds a part of
+            one, it is resumed; if it holds another recipe's run, that is an error.
+        accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
+        devices: how many processes and devices; ``torchrun`` overrides it.
+        restart: forget what the folder holds.
+        show_progress: draw a progress bar.
+
+    Returns:
+        The complete run.
+    """
+    check_recipe(recipe)
+    fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.train.precision)  # type: ignore[arg-type]
+    fabric.launch()
+    if fabric.is_global_zero:
+        _claim_folder(recipe, folder, restart)
+    fabric.barrier()
+    if (folder / "summary.json").is_file():
+        return load_run(folder)
+    data = load_data(recipe.data)
+    method = get_method(recipe.method.name)
+    options = {} if method.is_posthoc else recipe.method.options
+    plan = plan_epochs(method.phases(data.prior, **options), recipe.train.epochs)
+    prepare = prepare_for(data, recipe.train.channels_last)
+    state = _start(fabric, recipe, data, plan, folder)
+    with TrainingProgress(len(plan), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
+        while state.epoch < len(plan):
+            _begin_stage_if_new(fabric, recipe, plan, state)
+            row = _train_one_epoch(fabric, recipe, data, plan, prepare, state, progress)
+            if _is_measured(recipe, state.epoch, len(plan)):
+                logits = test_logits(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+                row |= score_metrics(logits, data.test.labels, data.prior)
+            state.epoch += 1
+            _save_progress(fabric, recipe, folder, state, row, is_last=state.epoch == len(plan))
+    _finish(fabric, recipe, data, method, prepare, state, folder)
+    fabric.barrier()
+    return load_run(folder)
+
+
+@dataclass(frozen=True)
+class PlannedEpoch:
+    """One epoch of the plan: its phase, and where it is in the stage that shares one learning-rate schedule."""
+
+    phase: Phase
+    phase_number: int
+    phase_epochs: int
+    stage: int
+    epoch_in_stage: int
+    stage_epochs: int
+
+
+@dataclass
+class State:
+    """What changes during training."""
+
+    model: Classifier
+    """The bare model: encoder and head."""
+    wrapped: Any
+    """The model as Fabric runs it."""
+    optimizer: Any
+    average: AveragedModel | None
+    """Moving average of the weights, if the recipe wants one."""
+    epoch: int = 0
+    stage: int = 0
+    seconds: float = 0.0
+    saved_at: float = 0.0
+
+    @property
+    def best_model(self) -> Classifier:
+        """The bare model with the weights to keep: their moving average if there is one."""
+        if self.average is None:
+            return self.model
+        assert isinstance(self.average.module, Classifier)
+        return self.average.module
+
+    @property
+    def tested_model(self) -> nn.Module:
+        """The model that is tested: the moving average if there is one."""
+        return self.wrapped if self.average is None else self.average
+
+
+def plan_epochs(phases: Sequence[Phase], num_epochs: int) -> list[PlannedEpoch]:
+    """Every epoch of all phases in order. A phase with a new head begins a stage.
+
+    >>> phases = Phase(nn.Identity(), share=0.8), Phase(nn.Identity(), share=0.2)
+    >>> [planned.phase_number for planned in plan_epochs(phases, 5)]
+    [0, 0, 0, 0, 1]
+    """
+    stages: list[list[tuple[int, Phase]]] = []
+    for number, phase in enumerate(phases):
+        if phase.new_head is not None or not stages:
+            stages.append([])
+        stages[-1].append((number, phase))
+    plan = []
+    for stage_number, stage in enumerate(stages):
+        ends = _phase_ends([phase.share for _, phase in stage], num_epochs)
+        starts = [0, *ends[:-1]]
+        for (number, phase), start, end in zip(stage, starts, ends, strict=True):
+            plan += [
+                PlannedEpoch(phase, number, end - start, stage_number, epoch, ends[-1]) for epoch in range(start, end)
+            ]
+    return plan
+
+
+def _phase_ends(shares: Sequence[float], num_epochs: int) -> list[int]:
+    """Where each phase ends; every phase has at least one epoch."""
+    ends: list[int] = []
+    total = 0.0
+    for share in shares:
+        total += share
+        ends.append(max(round(total * num_epochs), (ends[-1] if ends else 0) + 1))
+    return ends
+
+
+def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
+    """Make the folder this recipe's, or say why it can't be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = folder / "recipe.toml"
+    if restart:
+        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz", "recipe.toml"):
+            (folder / name).unlink(missing_ok=True)
+    if stored.is_file():
+        changed = differences(parse_recipe(tomllib.loads(stored.read_text())), recipe)
+        if changed:
+            raise ValueError(
+                f"{folder} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder, "
+                "or --restart to give up that run."
+            )
+    with replacing(stored) as file:
+        file.write(to_toml(recipe).encode())
+    write_json(folder / "environment.json", environment())
+
+
+def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoch], folder: Path) -> State:
+    """A new model, or the one of the last checkpoint."""
+    torch.manual_seed(recipe.train.seed)
+    options = dict(recipe.model.options)
+    model = build_model(recipe.model.name, data.num_classes, data.input_shape, **options)
+    checkpoint = folder / "checkpoint.pt"
+    if not checkpoint.is_file():
+        return _set_up(fabric, recipe, model)
+    saved = _read_checkpoint(checkpoint)
+    for planned in plan[: saved["epoch"]]:
+        if planned.epoch_in_stage == 0:
+            _replace_head(model, planned.phase, recipe.train.seed, planned.stage)
+    state = _set_up(fabric, recipe, model)
+    try:
+        state.model.load_state_dict(saved["model"])
+        state.optimizer.load_state_dict(saved["optimizer"])
+        if state.average is not None:
+            state.average.load_state_dict(saved["average"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); use --restart.") from None
+    state.epoch, state.stage, state.seconds = saved["epoch"], saved["stage"], saved["seconds"]
+    return state
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises many kinds for a damaged file
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} can't be read ({reason}); use --restart.") from None
+    return saved
+
+
+def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier) -> State:
+    if recipe.train.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = make_optimizer(model.parameters(), recipe.train)
+    wrapped, wrapped_optimizer = fabric.setup(model, optimizer)
+    average = None
+    if recipe.train.ema_decay > 0:
+        average_function = get_ema_multi_avg_fn(recipe.train.ema_decay)  # type: ignore[no-untyped-call]
+        average = AveragedModel(model, multi_avg_fn=average_function, use_buffers=True)
+    return State(model, wrapped, wrapped_optimizer, average, saved_at=time.monotonic())
+
+
+def _begin_stage_if_new(fabric: Fabric, recipe: Recipe, plan: list[PlannedEpoch], state: State) -> None:
+    """At the first epoch of a stage with a new head: freeze the encoder, and start the optimizer anew."""
+    planned = plan[state.epoch]
+    if planned.stage == state.stage:
+        return
+    if state.average is not None:
+        state.model.load_state_dict(state.best_model.state_dict())
+    _replace_head(state.model, planned.phase, recipe.train.seed, planned.stage)
+    fresh = _set_up(fabric, recipe, state.model)
+    state.wrapped, state.optimizer, state.average = fresh.wrapped, fresh.optimizer, fresh.average
+    state.stage = planned.stage
+
+
+def _replace_head(model: Classifier, phase: Phase, seed: int, stage: int) -> None:
+    if phase.new_head is None:
+        return
+    torch.manual_seed(seed + 1000 * stage)
+    model.encoder.requires_grad_(False)
+    model.head = phase.new_head(model.head)
+
+
+def _train_one_epoch(
+    fabric: Fabric,
+    recipe: Recipe,
+    data: Dataset,
+    plan: list[PlannedEpoch],
+    prepare: Preparation,
+    state: State,
+    progress: TrainingProgress,
+) -> dict[str, Any]:
+    """All batches of one epoch; returns its line for metrics.jsonl."""
+    planned, settings = plan[state.epoch], recipe.train
+    sampler = planned.phase.sampler(data.train.labels, settings.seed, planned.phase_epochs)
+    if isinstance(sampler, EpochSampler):
+        sampler.set_epoch(planned.epoch_in_stage)
+    batch_size = max(1, settings.batch_size // fabric.world_size)
+    num_batches = -(-len(sampler) // batch_size)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(_augmentation_seed(settings.seed, state.epoch, fabric.global_rank))
+    batches = train_batches(data.train, sampler, batch_size, data.num_classes, prepare, settings, generator)
+    loss_function = fabric.to_device(planned.phase.loss)
+    state.wrapped.train()
+    if planned.phase.new_head is not None:
+        state.model.encoder.eval()  # a frozen encoder keeps its batch statistics
+    losses: list[Tensor] = []
+    progress.begin_epoch()
+    start = time.monotonic()
+    rate = settings.learning_rate
+    for step, batch in enumerate(batches):
+        rate = learning_rate(planned.epoch_in_stage + step / num_batches, planned.stage_epochs, settings)
+        losses.append(_step(fabric, settings, state, loss_function, batch, rate, step, num_batches))
+        if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
+            _check_losses(losses, state.epoch, step, rate)
+            progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
+    seconds = time.monotonic() - start
+    state.seconds += seconds
+    mean_loss = fabric.all_reduce(torch.stack(losses).mean(), reduce_op="mean")
+    return {
+        "epoch": state.epoch,
+        "phase": planned.phase_number,
+        "learning_rate": rate,
+        "train_loss": float(torch.as_tensor(mean_loss)),
+        "seconds": round(seconds, 3),
+        "samples_per_second": round(len(sampler) * fabric.world_size / seconds, 1),  # type: ignore[arg-type]
+    }
+
+
+def _step(
+    fabric: Fabric,
+    settings: Any,
+    state: State,
+    loss_function: nn.Module,
+    batch: Batch,
+    rate: float,
+    step: int,
+    num_batches: int,
+) -> Tensor:
+    """Forward, backward, and at the end of an accumulated batch an update. Returns the loss, still on its device."""
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    is_update = (step + 1) % settings.accumulate == 0 or step + 1 == num_batches
+    with fabric.no_backward_sync(state.wrapped, enabled=not is_update):
+        logits = state.wrapped(fabric.to_device(batch.inputs))
+        loss: Tensor = loss_function(logits, fabric.to_device(batch.target))
+        fabric.backward(loss / settings.accumulate)
+    if is_update:
+        if settings.clip_norm > 0:
+            fabric.clip_gradients(state.wrapped, state.optimizer, max_norm=settings.clip_norm)
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        if state.average is not None:
+            state.average.update_parameters(state.model)
+    return loss.detach()
+
+
+def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> None:
+    recent = torch.stack(losses[-LOSS_CHECK_STEPS:]).float().cpu()
+    bad = torch.nonzero(~torch.isfinite(recent))
+    if len(bad):
+        first = step + 1 - len(recent) + int(bad[0])
+        raise FloatingPointError(
+            f"the loss is {float(recent[bad[0]])} at step {first} of epoch {epoch}, learning rate {rate:.4g}; "
+            "lower train.learning_rate or set train.clip_norm. The last good checkpoint is kept."
+        )
+
+
+def _augmentation_seed(seed: int, epoch: int, rank: int) -> int:
+    return (seed * 1_000_003 + epoch) * 1_000_003 + rank
+
+
+def _is_measured(recipe: Recipe, epoch: int, num_epochs: int) -> bool:
+    every = recipe.train.evaluate_every
+    return every > 0 and (epoch + 1) % every == 0 and epoch + 1 < num_epochs
+
+
+def _test_batch_size(recipe: Recipe) -> int:
+    return max(recipe.train.batch_size, 512)
+
+
+def _save_progress(
+    fabric: Fabric, recipe: Recipe, folder: Path, state: State, row: dict[str, Any], is_last: bool
+) -> None:
+    """Write the epoch's line, and a checkpoint if the last one is old enough."""
+    is_due = is_last or time.monotonic() - state.saved_at > CHECKPOINT_SECONDS
+    if fabric.is_global_zero:
+        append_metrics(folder / "metrics.jsonl", row)
+        if is_due:
+            _write_checkpoint(folder / "checkpoint.pt", state)
+    if is_due:
+        state.saved_at = time.monotonic()
+
+
+def _write_checkpoint(path: Path, state: State) -> None:
+    buffer = io.BytesIO()
+    values = {
+        "epoch": state.epoch,
+        "stage": state.stage,
+        "seconds": state.seconds,
+        "model": state.model.state_dict(),
+        "optimizer": state.optimizer.state_dict(),
+        "average": None if state.average is None else state.average.state_dict(),
+    }
+    torch.save(values, buffer)
+    with replacing(path) as file:
+        file.write(buffer.getbuffer())
+
+
+def _finish(
+    fabric: Fabric, recipe: Recipe, data: Dataset, method: Method, prepare: Preparation, state: State, folder: Path
+) -> None:
+    """Measure on the test set, and write predictions and summary."""
+    model = state.best_model
+    options = recipe.method.options if method.is_posthoc else {}
+    if method.adjust_head is not None:
+        with torch.no_grad():
+            weight = model.get_parameter("head.weight")
+            weight.copy_(method.adjust_head(weight, data.prior, **options))
+    logits = test_logits(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+    if not fabric.is_global_zero:
+        return
+    predictions = predictions_of(logits, model, data, method, options)
+    predictions.save(folder / "predictions.npz")
+    metrics = score_metrics(torch.from_numpy(predictions.scores), data.test.labels, data.prior)
+    if not all(map(math.isfinite, metrics.values())):
+        raise FloatingPointError("the model's test logits are not finite; lower train.learning_rate.")
+    write_json(
+        folder / "summary.json",
+        {
+            "method": method.name,
+            "options": dict(recipe.method.options),
+            "seed": recipe.train.seed,
+            "seconds": round(state.seconds, 3),
+            "metrics": metrics,
+        },
+    )

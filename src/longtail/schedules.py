@@ -1,0 +1,363 @@
+"""Training in phases: deferred re-weighting and re-sampling, and decoupled training of features and head.
+
+A method that changes its loss, its sampler or its head on the way is a tuple of :class:`Phase`. The phases are
+data; any training loop can follow them, and ``longtail.lab.train`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+
+from longtail import margins as margin_builders
+from longtail import weights as weight_builders
+from longtail.losses import MarginCrossEntropy
+from longtail.margins import Margins
+from longtail.prior import ClassPrior
+from longtail.samplers import ClassBalancedSampler, InstanceSampler, ProgressiveSampler, SquareRootSampler
+
+__all__ = [
+    "Phase",
+    "ScaledLinear",
+    "class_balanced_sampling",
+    "classifier_retraining",
+    "deferred_resampling",
+    "deferred_reweighting",
+    "fresh_head",
+    "learned_weight_scaling",
+    "progressive_sampling",
+    "retrained_balanced_softmax",
+    "scaled_head",
+    "square_root_sampling",
+]
+
+SamplerFactory = Callable[[Tensor, int, int], Sampler[int]]
+"""labels [N], seed, epochs of the phase -> a sampler of indices."""
+
+
+def instance_sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
+    """Every sample once an epoch, in a new order."""
+    return InstanceSampler(labels, seed=seed)
+
+
+def class_balanced_sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
+    """Every class as often as every other."""
+    return ClassBalancedSampler(labels, seed=seed)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training with one loss, one sampler, and either the whole model or a new head to train."""
+
+    loss: nn.Module
+    sampler: SamplerFactory = instance_sampler
+    share: float = 1.0
+    """Its length as a share of the epochs that training is planned for."""
+    new_head: Callable[[nn.Module], nn.Module] | None = None
+    """Old head -> the head to train from here on, on a frozen encoder, with a learning-rate schedule of its own.
+    None: the whole model goes on."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.share) and self.share > 0):
+            raise ValueError(f"Phase: share must be above 0. Got {self.share}.")
+
+
+class ScaledLinear(nn.Module):
+    """A linear head whose class vectors keep their direction and learn their length.
+
+    Formula:
+        f[y] = scale[y] * (w[y] . x + b[y]), with w and b fixed
+
+    Args:
+        linear: the trained head.
+
+    >>> head = ScaledLinear(nn.Linear(4, 3))
+    >>> [name for name, p in head.named_parameters() if p.requires_grad]
+    ['scale']
+
+    Reference:
+        Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", section 4.2 (LWS).
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones_like(linear.weight[:, 0]))
+
+    @property
+    def weight(self) -> Tensor:
+        """[C, D], the scaled class vectors."""
+        return self.linear.weight * self.scale[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C] logits of embeddings x [N, D]."""
+        logits: Tensor = self.linear(x)
+        return logits * self.scale
+
+
+def fresh_head(head: nn.Module) -> nn.Module:
+    """A new, randomly initialized head of the same kind; randomness is PyTorch's global generator's.
+
+    >>> fresh_head(nn.Linear(4, 3)).weight.shape
+    torch.Size([3, 4])
+    """
+    if not isinstance(head, nn.Linear):
+        raise TypeError(f"fresh_head: the head must be nn.Linear. Got {type(head).__name__}.")
+    return nn.Linear(
+        head.in_features, head.out_features, bias=head.bias is not None, device=head.weight.device
+    ).to(head.weight.dtype)
+
+
+def scaled_head(head: nn.Module) -> nn.Module:
+    """The same head with lengths to learn."""
+    if not isinstance(head, nn.Linear):
+        raise TypeError(f"scaled_head: the head must be nn.Linear. Got {type(head).__name__}.")
+    return ScaledLinear(head)
+
+
+def deferred_reweighting(
+    prior: ClassPrior, scale: float = 1.0, beta: float = 0.9999, start: float = 0.8
+) -> tuple[Phase, ...]:
+    """Adaptive margin throughout, class-balanced weights only in the last part: LDAM-DRW's schedule.
+
+    Formula:
+        Delta[y, y'] = scale * pi[y]^(-1/4); alpha = 1 before ``start``, effective-number weights after
+
+    Args:
+        prior: the class counts; every class needs samples.
+        scale: factor on the adaptive margin; 0 is plain cross-entropy with deferred weights.
+        beta: of the effective number.
+        start: the share of training after which weights count.
+
+    Use when:
+        Weights from the first step on hurt the features, as they do with large models.
+    Avoid when:
+        Training is too short for two parts.
+    Equals:
+        ``adaptive`` as start tends to 1.
+
+    >>> [phase.share for phase in deferred_reweighting(ClassPrior.from_counts([9, 1]))]
+    [0.8, 0.2]
+
+    Deviates:
+        LDAM computes the margin on cosine logits and at its own scale; with such a head pass ``max_scaled_adaptive``
+        margins to ``defer``.
+
+    Reference:
+        Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", algorithm 1.
+    """
+    return defer(margin_builders.adaptive(prior, scale), weight_builders.effective_number(prior, beta), start)
+
+
+def defer(margins: Margins | None, weights: Tensor, start: float) -> tuple[Phase, ...]:
+    """Two phases with the same margins; ``weights`` [C] count from ``start`` on.
+
+    >>> len(defer(None, torch.ones(3), 0.5))
+    2
+    """
+    before, after = _split_at(start)
+    return (
+        Phase(MarginCrossEntropy(margins), share=before),
+        Phase(MarginCrossEntropy(margins, weights), share=after),
+    )
+
+
+def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> tuple[Phase, ...]:
+    """Plain cross-entropy, with class-balanced sampling only in the last part.
+
+    Formula:
+        samples uniformly before ``start``, classes uniformly after
+
+    Args:
+        prior: the class counts; only their number matters.
+        start: the share of training after which classes are drawn equally often.
+
+    Use when:
+        Class-balanced sampling from the first step on would overfit the rare classes.
+    Avoid when:
+        Rare classes have so few samples that even a short balanced part repeats each many times.
+    Equals:
+        ``class_balanced_sampling`` as start tends to 0.
+
+    >>> [phase.share for phase in deferred_resampling(ClassPrior.from_counts([9, 1]), start=0.5)]
+    [0.5, 0.5]
+
+    Reference:
+        Cao et al. (2019), section 3.3, with re-sampling in place of re-weighting (their "DRS").
+    """
+    before, after = _split_at(start)
+    loss = MarginCrossEntropy()
+    return Phase(loss, share=before), Phase(loss, class_balanced_sampler, share=after)
+
+
+def class_balanced_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+    """Plain cross-entropy on batches in which every class is drawn equally often.
+
+    Formula:
+        probability of class y in a draw = 1 / C, then one of its samples uniformly
+
+    Args:
+        prior: the class counts; only their number matters.
+
+    Use when:
+        A baseline is wanted; or for the head alone, as ``classifier_retraining`` does.
+    Avoid when:
+        The model is large: it sees the few samples of rare classes again and again.
+    Equals:
+        ``balanced_loss`` in expectation.
+
+    >>> len(class_balanced_sampling(ClassPrior.from_counts([9, 1])))
+    1
+
+    Reference:
+        Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", section 3, q = 0.
+    """
+    return (Phase(MarginCrossEntropy(), class_balanced_sampler),)
+
+
+def square_root_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+    """Plain cross-entropy on batches in which a class is drawn in proportion to the root of its count.
+
+    Formula:
+        probability of class y in a draw = sqrt(n[y]) / sum_y' sqrt(n[y'])
+
+    Args:
+        prior: the class counts; only their number matters.
+
+    Use when:
+        Class-balanced sampling overfits the rare classes.
+    Avoid when:
+        Balanced error is the aim and a margin can be used.
+    Equals:
+        ``power_weighted`` with exponent 0.5 in expectation.
+
+    >>> len(square_root_sampling(ClassPrior.from_counts([9, 1])))
+    1
+
+    Reference:
+        Kang et al. (2020), section 3, q = 1/2.
+    """
+    return (Phase(MarginCrossEntropy(), lambda labels, seed, epochs: SquareRootSampler(labels, seed=seed)),)
+
+
+def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+    """Plain cross-entropy on batches that move from the data's distribution to a balanced one over training.
+
+    Formula:
+        probability of class y at epoch t of T = (1 - t / T) * pi[y] + (t / T) / C
+
+    Args:
+        prior: the class counts; only their number matters.
+
+    Use when:
+        Class-balanced sampling is wanted, but features should be learned on the data as they are.
+    Avoid when:
+        A margin loss can be used; it is simpler and does more.
+    Equals:
+        ``class_balanced_sampling`` in its last epoch.
+
+    >>> len(progressive_sampling(ClassPrior.from_counts([9, 1])))
+    1
+
+    Reference:
+        Kang et al. (2020), section 3, eq. (2).
+    """
+    return (
+        Phase(
+            MarginCrossEntropy(),
+            lambda labels, seed, epochs: ProgressiveSampler(labels, num_epochs=epochs, seed=seed),
+        ),
+    )
+
+
+def classifier_retraining(prior: ClassPrior, share: float = 0.1) -> tuple[Phase, ...]:
+    """cRT: features by plain training, then a new head on frozen features with class-balanced sampling.
+
+    Formula:
+        stage one: cross-entropy, every sample once; stage two: cross-entropy, every class equally often, new head
+
+    Args:
+        prior: the class counts; only their number matters.
+        share: length of stage two, as a share of stage one.
+
+    Use when:
+        Features of plain training are good, as they often are, and the head is what is skewed.
+    Avoid when:
+        A post-hoc adjustment does as well: it needs no second stage.
+    Equals:
+        ``cross_entropy`` in stage one.
+
+    >>> [phase.share for phase in classifier_retraining(ClassPrior.from_counts([9, 1]))]
+    [1.0, 0.1]
+
+    Reference:
+        Kang et al. (2020), section 4.1 (cRT).
+    """
+    loss = MarginCrossEntropy()
+    return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=fresh_head)
+
+
+def learned_weight_scaling(prior: ClassPrior, share: float = 0.1) -> tuple[Phase, ...]:
+    """LWS: features and head by plain training, then only the lengths of the class vectors, class-balanced.
+
+    Formula:
+        stage two learns scale[y] in f[y] = scale[y] * (w[y] . x + b[y])
+
+    Args:
+        prior: the class counts; only their number matters.
+        share: length of stage two, as a share of stage one.
+
+    Use when:
+        ``weight_normalized`` helps, and its tau should be learned for each class.
+    Avoid when:
+        Logits of rare classes are often negative: no scale lifts those.
+    Equals:
+        ``weight_normalized`` where scale[y] = 1 / ||w[y]||^tau.
+
+    >>> [phase.share for phase in learned_weight_scaling(ClassPrior.from_counts([9, 1]))]
+    [1.0, 0.1]
+
+    Reference:
+        Kang et al. (2020), section 4.2 (LWS).
+    """
+    loss = MarginCrossEntropy()
+    return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=scaled_head)
+
+
+def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float = 0.1) -> tuple[Phase, ...]:
+    """Features by plain training, then a new head on frozen features with balanced softmax.
+
+    Formula:
+        stage two: Delta[y, y'] = tau * log(pi[y'] / pi[y]), every sample once an epoch, new head
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: strength of the adjustment in stage two.
+        share: length of stage two, as a share of stage one.
+
+    Use when:
+        Decoupled training is wanted without drawing rare samples over and over.
+    Avoid when:
+        The whole model can be trained with ``logit_adjusted``.
+    Equals:
+        For a head trained to convergence without regularization, post-hoc adjustment of stage one's head.
+
+    >>> [phase.share for phase in retrained_balanced_softmax(ClassPrior.from_counts([9, 1]))]
+    [1.0, 0.1]
+
+    Reference:
+        Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement: softmax features, balanced softmax head.
+    """
+    second = MarginCrossEntropy(margin_builders.logit_adjusted(prior, tau))
+    return Phase(MarginCrossEntropy()), Phase(second, share=share, new_head=fresh_head)
+
+
+def _split_at(start: float) -> tuple[float, float]:
+    if not 0 < start < 1:
+        raise ValueError(f"start must be between 0 and 1. Got {start}.")
+    return start, round(1 - start, 12)

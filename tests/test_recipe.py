@@ -1,0 +1,112 @@
+"""Recipes: TOML in and out, settings, and errors that name the setting."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from longtail.lab.optimizing import SCHEDULES, learning_rate
+from longtail.lab.recipe import (
+    DataRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainRecipe,
+    differences,
+    load_recipe,
+    parse_recipe,
+    to_toml,
+    with_settings,
+)
+from longtail.lab.sources import check_recipe, load_data
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+RECIPE = Recipe("example", DataRecipe("digits", "exponential", 20.0), ModelRecipe("mlp", {"hidden": [8]}))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_read_checked_and_written_back(path):
+    recipe = load_recipe(path)
+    check_recipe(recipe)
+    assert recipe.name == path.stem
+    assert recipe.description.endswith(".")
+    import tomllib
+
+    assert parse_recipe(tomllib.loads(to_toml(recipe))) == recipe
+
+
+def test_settings_change_one_thing():
+    changed = with_settings(RECIPE, ["train.epochs=5", "method.options.tau = 1.5", "name=other"])
+    assert differences(RECIPE, changed) == [
+        "name: example -> other",
+        "train.epochs: 30 -> 5",
+        "method.options.tau: None -> 1.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.epocs=5", "train has no setting 'epocs'; did you mean 'epochs'"),
+        ("dat.source=digits", "recipe has no setting 'dat'; did you mean 'data'"),
+        ("train.epochs=many", "train.epochs must be of type int. Got 'many'"),
+        ("train.epochs=1.5", "train.epochs must be of type int"),
+        ("train.flip=1", "train.flip must be of type bool"),
+        ("train.milestones=3", "train.milestones must be a list of numbers"),
+        ("train=3", "train must be a table"),
+        ("data.options=3", "data.options must be a table"),
+        ("train.epochs", "must be key=value"),
+        ("name.epochs=3", "'name' is not a table"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting, message):
+    with pytest.raises(ValueError, match=message):
+        with_settings(RECIPE, [setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.source=digit", "data.source: there is no 'digit'; did you mean 'digits'"),
+        ("data.profile=exp", "data.profile: there is no 'exp'"),
+        ("data.options.roots=3", "data.options has no setting 'roots'"),
+        ("data.source=image_folder", "data.options must set 'path'"),
+        ("method.name=logit_ajusted", "Did you mean 'logit_adjusted'"),
+        ("method.options.tau=1.0", "method.options has no setting 'tau'; known: none"),
+        ("train.optimizer=sdg", "did you mean 'sgd'"),
+        ("train.schedule=cos", "did you mean 'cosine'"),
+        ("train.epochs=0", "train.epochs must be at least 1"),
+        ("train.learning_rate=nan", "train.learning_rate must be above 0"),
+    ],
+)
+def test_what_no_table_knows_is_named_before_anything_is_loaded(setting, message):
+    with pytest.raises(ValueError, match=message):
+        check_recipe(with_settings(RECIPE, [setting]))
+
+
+def test_a_missing_setting_is_named():
+    with pytest.raises(ValueError, match="data must set 'source'"):
+        parse_recipe({"name": "a", "data": {}, "model": {"name": "mlp"}})
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text("name = [")
+    with pytest.raises(ValueError, match="is not a TOML file"):
+        load_recipe(path)
+
+
+def test_profiles_make_the_source_long_tailed():
+    data = load_data(RECIPE.data)
+    assert data.prior.imbalance == pytest.approx(20, rel=0.1)
+    shuffled = load_data(dataclasses.replace(RECIPE.data, shuffle_classes=True))
+    assert sorted(shuffled.prior.counts.tolist()) == sorted(data.prior.counts.tolist())
+    assert shuffled.prior.counts.tolist() != data.prior.counts.tolist()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_learning_rates_stay_within_their_maximum(schedule):
+    settings = TrainRecipe(schedule=schedule, learning_rate=0.3, warmup_epochs=1)
+    rates = [learning_rate(epoch / 10, 10, settings) for epoch in range(100)]
+    assert rates[0] == 0
+    assert max(rates) == pytest.approx(0.3, rel=0.2)
+    assert min(rates) >= 0

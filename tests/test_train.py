@@ -1,0 +1,307 @@
+"""Training: what a run leaves behind, resuming, and everything that can go wrong on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from longtail import METHODS
+from longtail.lab.comparing import Failure, plan_jobs, run_jobs
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
+from longtail.lab.runs import find_runs, load_run
+from longtail.lab.train import plan_epochs, train
+
+RECIPE = Recipe(
+    "tiny",
+    DataRecipe("digits", "exponential", 10.0, options={"test_per_class": 10}),
+    ModelRecipe("mlp", {"hidden": [16]}),
+    TrainRecipe(epochs=4, batch_size=64, learning_rate=0.1, evaluate_every=2),
+)
+
+
+def quick(recipe, folder, **options):
+    return train(recipe, folder, accelerator="cpu", show_progress=False, **options)
+
+
+def test_a_run_leaves_everything_behind(tmp_path):
+    run = quick(RECIPE, tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "recipe.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "predictions.npz",
+        "summary.json",
+    }
+    assert [row["epoch"] for row in run.history] == [0, 1, 2, 3]
+    assert "balanced_accuracy" in run.history[1]
+    assert run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+    hits = run.predictions.scores.argmax(1) == run.predictions.labels
+    assert run.metrics["accuracy"] == pytest.approx(hits.mean())
+    assert run.predictions.weight_norms.shape == (10,)
+    assert find_runs(tmp_path) == [tmp_path / "run"]
+
+
+def test_the_same_recipe_gives_the_same_numbers_and_another_seed_others(tmp_path):
+    first = quick(RECIPE, tmp_path / "a")
+    again = quick(RECIPE, tmp_path / "b")
+    other = quick(RECIPE.with_seed(1), tmp_path / "c")
+    assert np.array_equal(first.predictions.logits, again.predictions.logits)
+    assert not np.array_equal(first.predictions.logits, other.predictions.logits)
+
+
+def test_a_complete_run_is_not_trained_again(tmp_path):
+    quick(RECIPE, tmp_path)
+    written = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
+    quick(RECIPE, tmp_path)
+    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(method, tmp_path):
+    cosine = {"hidden": [16], "head": "cosine"} if method == "cosine_contrastive" else {"hidden": [16]}
+    recipe = with_settings(RECIPE.with_method(method), ["train.epochs=2", "train.learning_rate=0.01"])
+    recipe = Recipe(recipe.name, recipe.data, ModelRecipe("mlp", cosine), recipe.train, recipe.method)
+    run = quick(recipe, tmp_path)
+    assert np.isfinite(run.predictions.scores).all()
+    assert run.method == method
+
+
+def test_posthoc_methods_predict_with_other_scores_than_the_logits(tmp_path):
+    plain = quick(RECIPE, tmp_path / "plain")
+    adjusted = quick(RECIPE.with_method("posthoc_adjusted"), tmp_path / "adjusted")
+    assert np.array_equal(plain.predictions.logits, adjusted.predictions.logits)
+    log_prior = adjusted.predictions.prior.log_probs.numpy()
+    moved = adjusted.predictions.logits - adjusted.predictions.scores
+    np.testing.assert_allclose(moved - moved[:, :1], np.broadcast_to(log_prior - log_prior[0], moved.shape), atol=1e-4)
+
+
+FEATURES = [
+    ["train.ema_decay=0.9"],
+    ["train.accumulate=2", "train.clip_norm=1.0"],
+    ["train.mixup=0.4"],
+    ["train.optimizer=adamw", "train.learning_rate=0.003", "train.warmup_epochs=1"],
+    ["train.precision=bf16-mixed"],
+    ["method.name=classifier_retraining", "train.ema_decay=0.5"],
+]
+
+
+@pytest.mark.parametrize("settings", FEATURES, ids=lambda settings: settings[0])
+def test_features_of_the_loop_and_their_resumption(settings, tmp_path, monkeypatch):
+    recipe = with_settings(RECIPE, settings)
+    whole = quick(recipe, tmp_path / "whole")
+    interrupted_after(2, recipe, tmp_path / "parts", monkeypatch)
+    resumed = quick(recipe, tmp_path / "parts")
+    assert np.array_equal(whole.predictions.logits, resumed.predictions.logits)
+    assert [row["train_loss"] for row in whole.history] == [row["train_loss"] for row in resumed.history]
+
+
+def interrupted_after(epochs, recipe, folder, monkeypatch):
+    """Stop a run from inside, right after it wrote the checkpoint of an epoch."""
+    from longtail.lab import train as module
+
+    write = module._write_checkpoint
+
+    def write_and_stop(path, state):
+        write(path, state)
+        if state.epoch == epochs:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(module, "_write_checkpoint", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            quick(recipe, folder)
+
+
+PROGRAM = """
+import sys, tomllib
+from pathlib import Path
+from longtail.lab import train as module
+from longtail.lab.recipe import parse_recipe
+module.CHECKPOINT_SECONDS = 0.0
+recipe = parse_recipe(tomllib.loads(Path(sys.argv[1]).read_text()))
+module.train(recipe, Path(sys.argv[2]), accelerator="cpu", devices=int(sys.argv[3]), show_progress=False)
+"""
+
+
+def start_program(tmp_path, recipe, folder, devices=1):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    arguments = [tmp_path / "program.py", tmp_path / "recipe.toml", folder, devices]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_kill_9_then_resume_gives_the_uninterrupted_result(tmp_path):
+    recipe = with_settings(RECIPE, ["train.epochs=400"])
+    killed = start_program(tmp_path, recipe, tmp_path / "killed")
+    history = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not history.is_file() or len(history.read_text().splitlines()) < 5:
+        assert killed.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert not (tmp_path / "killed" / "summary.json").exists()
+    assert start_program(tmp_path, recipe, tmp_path / "killed").wait() == 0
+    assert start_program(tmp_path, recipe, tmp_path / "whole").wait() == 0
+    resumed, whole = load_run(tmp_path / "killed"), load_run(tmp_path / "whole")
+    assert resumed.metrics == whole.metrics
+    assert np.array_equal(resumed.predictions.logits, whole.predictions.logits)
+
+
+@pytest.mark.slow
+def test_two_processes_measure_like_one(tmp_path):
+    recipe = with_settings(RECIPE, ["train.epochs=3"])
+    assert start_program(tmp_path, recipe, tmp_path / "two", devices=2).wait() == 0
+    run = load_run(tmp_path / "two")
+    assert run.predictions.logits.shape == (100, 10)
+    hits = run.predictions.scores.argmax(1) == run.predictions.labels
+    assert run.metrics["accuracy"] == pytest.approx(hits.mean())
+    assert run.metrics["accuracy"] > 0.3
+
+
+def test_another_recipe_in_the_folder_is_named_and_restart_gives_it_up(tmp_path):
+    quick(RECIPE, tmp_path)
+    changed = with_settings(RECIPE, ["train.epochs=2"])
+    with pytest.raises(ValueError, match="another recipe .train.epochs: 4 -> 2"):
+        quick(changed, tmp_path)
+    assert len(quick(changed, tmp_path, restart=True).history) == 2
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path, monkeypatch):
+    interrupted_after(1, RECIPE, tmp_path / "a", monkeypatch)
+    wider = with_settings(RECIPE, ["model.options.hidden=[32]"])
+    interrupted_after(1, wider, tmp_path / "b", monkeypatch)
+    (tmp_path / "b" / "checkpoint.pt").replace(tmp_path / "a" / "checkpoint.pt")
+    with pytest.raises(ValueError, match="checkpoint of another model"):
+        quick(RECIPE, tmp_path / "a")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path, monkeypatch):
+    interrupted_after(1, RECIPE, tmp_path, monkeypatch)
+    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match="can't be read.*--restart"):
+        quick(RECIPE, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    interrupted_after(1, RECIPE, tmp_path, monkeypatch)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    monkeypatch.setattr("longtail.losses.margin_cross_entropy", lambda logits, *_, **__: logits.sum(1) * float("nan"))
+    with pytest.raises(FloatingPointError, match=r"nan at step 0 of epoch 1, learning rate"):
+        quick(RECIPE, tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    interrupted_after(1, RECIPE, tmp_path, monkeypatch)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+
+    class FullDisk:
+        def getbuffer(self):
+            raise OSError(28, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(self.buffer, name)
+
+        def __init__(self):
+            import io
+
+            self.buffer = io.BytesIO()
+
+    monkeypatch.setattr("longtail.lab.train.io.BytesIO", FullDisk)
+    with pytest.raises(OSError, match="No space left"):
+        quick(RECIPE, tmp_path)
+    monkeypatch.undo()
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert not list(tmp_path.glob("*.partial"))
+    quick(RECIPE, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        quick(RECIPE, tmp_path / "file" / "run")
+
+
+def test_every_phase_has_an_epoch_and_new_heads_begin_stages():
+    from longtail import ClassPrior
+
+    prior = ClassPrior.from_counts([9, 1])
+    plan = plan_epochs(METHODS["adaptive_deferred"].phases(prior), 2)
+    assert [p.phase_number for p in plan] == [0, 1]
+    plan = plan_epochs(METHODS["classifier_retraining"].phases(prior), 20)
+    assert [(p.stage, p.epoch_in_stage, p.stage_epochs) for p in plan[18:]] == [
+        (0, 18, 20),
+        (0, 19, 20),
+        (1, 0, 2),
+        (1, 1, 2),
+    ]
+
+
+def test_a_frozen_encoder_stays_as_it_was(tmp_path):
+    recipe = RECIPE.with_method("classifier_retraining")
+    quick(RECIPE, tmp_path / "plain")
+    quick(recipe, tmp_path / "crt")
+    plain, retrained = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("plain", "crt")
+    )
+    for name, value in plain.items():
+        same = torch.equal(value, retrained[name])
+        assert same == name.startswith("encoder")
+
+
+@pytest.mark.slow
+def test_a_comparison_shares_training_survives_failures_and_resumes(tmp_path):
+    recipe = with_settings(RECIPE, ["train.epochs=2"])
+    jobs = plan_jobs(recipe, ["posthoc_adjusted", "logit-adjusted"], [0, 1], tmp_path)
+    assert [job.name for job in jobs] == [
+        "cross_entropy, seed 0",
+        "posthoc_adjusted, seed 0",
+        "cross_entropy, seed 1",
+        "posthoc_adjusted, seed 1",
+        "logit_adjusted, seed 0",
+        "logit_adjusted, seed 1",
+    ]
+    blocked = tmp_path / "logit_adjusted" / "seed-1"
+    blocked.parent.mkdir()
+    blocked.write_text("a file where the folder should be")
+    outcomes = list(run_jobs(jobs, workers=2))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert [failure.job.name for failure in failures] == ["logit_adjusted, seed 1"]
+    blocked.unlink()
+    again = list(run_jobs(jobs, workers=2))
+    assert len(find_runs(tmp_path)) == len(again) == 6
+    base, adjusted = (load_run(tmp_path / name / "seed-0") for name in ("cross_entropy", "posthoc_adjusted"))
+    assert np.array_equal(base.predictions.logits, adjusted.predictions.logits)
+
+
+def test_metrics_are_plain_json(tmp_path):
+    quick(RECIPE, tmp_path)
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        assert json.loads(line, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
+    images = (torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255).to(torch.uint8)
+    split = Split(images, torch.arange(60) % 3)
+    data = Dataset("images", split, split, ("a", "b", "c"))
+    monkeypatch.setattr("longtail.lab.train.load_data", lambda recipe: data)
+    settings = ["train.pad_crop=1", "train.flip=true", "train.cutout=2", "train.channels_last=true"]
+    recipe = with_settings(
+        Recipe("images", DataRecipe("digits"), ModelRecipe("resnet20"), TrainRecipe(epochs=2, batch_size=20)), settings
+    )
+    run = quick(recipe, tmp_path)
+    assert run.predictions.logits.shape == (60, 3)
