@@ -10,7 +10,7 @@ import csv
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ PRIVATE_PARTS = frozenset({"lab"})
 """Modules that are no part of the library's programming interface."""
 
 
-# --- Cards: a docstring as sections -----------------------------------------------------------------------------------
+# --- Cards: a docstring as sections
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-# --- Methods ----------------------------------------------------------------------------------------------------------
+# --- Methods
 
 
 def methods_table(folder: str) -> str:
@@ -121,21 +121,26 @@ def consistency(method: Method) -> str:
     return {True: "yes", False: "no", None: "not known"}[answer]
 
 
+def families() -> dict[str, list[Method]]:
+    """The methods by family, in the order of the table."""
+    groups: dict[str, list[Method]] = {}
+    for method in METHODS.values():
+        groups.setdefault(method.family, []).append(method)
+    return groups
+
+
 def methods_index() -> str:
     """The page that lists all methods, with their formulas by family."""
-    families: dict[str, list[Method]] = {}
-    for method in METHODS.values():
-        families.setdefault(method.family, []).append(method)
     parts = [
         "---\nhide: [toc]\n---",
         "# Methods",
-        "Every named method of the library, from its table `longtail.METHODS`; a page shows the method card, which is "
-        "the docstring of the function. *Consistent* means Fisher consistent for the balanced error with the default "
-        "options, by [Theorem 1](../idea.md#consistency). *Not known* means that the theorem does not cover the loss.",
+        "Every named method of the library, from its table `longtail.METHODS`; its page shows the method card, which "
+        "is the function's docstring. *Consistent* means Fisher consistent for the balanced error with the default "
+        "options, by [Theorem 1](../idea.md#consistency). *Not known* means that the theorem does not cover it.",
         methods_table(folder=""),
         "## Formulas",
     ]
-    for family, methods in families.items():
+    for family, methods in families().items():
         formulas = {method.name: _one_line(_formula(method)) for method in methods}
         rows = [[f"[`{name}`]({name}.md)", f"`{formula}`"] for name, formula in formulas.items() if formula]
         if rows:
@@ -190,9 +195,11 @@ def _section_markdown(section: Section, method: Method) -> str:
 
 
 def linked(text: str, page: str = "") -> str:
-    """Markdown of a docstring's text: names of methods in double backticks become links, on any page but their own."""
+    """Markdown of a docstring's text: a method's name in double backticks becomes a link, but on its own page."""
     text = re.sub(r":\w+:`([^`]+)`", r"``\1``", text)
-    page_of = {method.card.__name__: method.name for method in reversed(METHODS.values())} | {n: n for n in METHODS}
+    page_of = {method.card.__name__: method.name for method in reversed([*METHODS.values()])} | {
+        n: n for n in METHODS
+    }
 
     def link(match: re.Match[str]) -> str:
         target = page_of.get(match[1].removeprefix("margins.").removeprefix("weights."))
@@ -252,7 +259,10 @@ def _in_numbers(method: Method) -> str:
         dense = method.margins(prior).dense()
         header = ["true class", *(f"against {name}" for name in names)]
         rows = [[name, *_signed(row, skip=index)] for index, (name, row) in enumerate(zip(names, dense, strict=True))]
-        parts += ["Delta[y, y'], how far the true class's logit must lead, with the default options:", table(header, rows)]
+        parts += [
+            "Delta[y, y'], how far the true class's logit must lead, with the default options:",
+            table(header, rows),
+        ]
     if method.weights is not None:
         alpha = [f"{value:.3g}" for value in method.weights(prior).tolist()]
         parts += ["alpha[y], how much a sample counts, with the default options:", table(names, [alpha])]
@@ -278,7 +288,7 @@ def deviations() -> str:
     return table(["where", "what differs, and why"], rows)
 
 
-# --- Reference --------------------------------------------------------------------------------------------------------
+# --- Reference
 
 
 def load_package() -> griffe.Module:
@@ -321,7 +331,7 @@ def undocumented(package: griffe.Module) -> list[str]:
 
 
 def _parts_without_docstring(target: griffe.Object) -> list[str]:
-    """"" for the object itself, ".name" for a public method or property of a class."""
+    """ "" for the object itself, ".name" for a public method or property of a class."""
     parts = [] if target.has_docstring else [""]
     if target.is_class:
         for name, member in target.members.items():
@@ -359,7 +369,7 @@ def google_style(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
-# --- Benchmarks -------------------------------------------------------------------------------------------------------
+# --- Benchmarks
 
 
 def benchmark_tables(folder: Path) -> str:
@@ -367,7 +377,7 @@ def benchmark_tables(folder: Path) -> str:
     files = sorted(folder.glob("*.csv"))
     if not files:
         return "There are no rows yet. `make bench` measures them and writes them to `benchmarks/results/`."
-    return "\n\n".join(f"## {path.stem.replace('_', ' ')}\n\n{_benchmark(path)}" for path in files)
+    return "\n\n".join(f"## {_words(path.stem).capitalize()}\n\n{_benchmark(path)}" for path in files)
 
 
 def _benchmark(path: Path) -> str:
@@ -379,7 +389,9 @@ def _benchmark(path: Path) -> str:
     if {"method", "size", "ratio"} <= set(varying):
         parts += _ratio_tables(rows)
     else:
-        parts.append(table([_words(name) for name in varying], [[_shown(row[name]) for name in varying] for row in rows]))
+        parts.append(
+            table([_words(name) for name in varying], [[_shown(row[name]) for name in varying] for row in rows])
+        )
     return "\n\n".join(parts)
 
 
@@ -395,8 +407,12 @@ def _ratio_tables(rows: Sequence[Mapping[str, str]]) -> list[str]:
         cells = {(row["method"], row["size"]): f"{float(row['ratio']):.2f}" for row in members}
         methods = list(dict.fromkeys(row["method"] for row in members))
         body = [[f"`{method}`", *(cells.get((method, size), "") for size in sizes)] for method in methods]
-        title = ", ".join(f"{_words(name)}: {value}" for name, value in zip(labels, group, strict=True))
-        parts += [f"**{title}**", table(["time, as a multiple", *sizes], body)]
+        if labels:
+            named = (
+                f"{name} {value}" if name == "allocator" else value for name, value in zip(labels, group, strict=True)
+            )
+            parts.append(f"### {', '.join(named).capitalize()}")
+        parts.append(table(["time, as a multiple", *sizes], body))
     return parts
 
 
@@ -408,7 +424,7 @@ def _shown(value: str) -> str:
     return f"`{value}`" if re.search(r"[a-z]_|\.[a-z]", value) else value
 
 
-# --- What mkdocs calls ------------------------------------------------------------------------------------------------
+# --- What mkdocs calls
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -417,8 +433,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     problems = undocumented(package)
     if problems:
         raise PluginError("Every public name needs documentation: " + "; ".join(problems) + ".")
+    by_family = [
+        {family.capitalize(): [f"methods/{method.name}.md" for method in methods]}
+        for family, methods in families().items()
+    ]
     pages = {
-        "Methods": ["methods/index.md", *(f"methods/{name}.md" for name in METHODS)],
+        "Methods": ["methods/index.md", *by_family],
         "Reference": [f"reference/{module.name}.md" for module in public_modules(package)],
     }
     assert config.nav is not None
@@ -438,7 +458,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in the tables that come from code or from measured rows."""
-    tables = {
+    tables: dict[str, Callable[[], str]] = {
         "<!-- deviations -->": deviations,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
     }

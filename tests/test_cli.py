@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import longtail
 from longtail import ClassPrior
-from longtail.lab import cli, demo, inspecting, tables
+from longtail.lab import cli, inspecting, tables
 from longtail.lab.commands import app
 from longtail.methods import METHODS
 
@@ -99,13 +100,70 @@ def test_show_suggests_a_name():
     assert "Did you mean 'logit_adjusted'?" in shown.stderr
 
 
-def test_demo_gains_balanced_accuracy():
-    shown = demo.run_demo()
-    assert shown.after.balanced_accuracy > shown.before.balanced_accuracy + 0.1
-    assert shown.after.group_accuracy["tail"] > shown.before.group_accuracy["tail"]
-    printed = run("demo").stdout
-    assert f"{shown.before.balanced_accuracy:.1%}" in printed
-    assert f"{shown.after.balanced_accuracy:.1%}" in printed
+@pytest.mark.slow
+def test_demo_shows_the_gain_and_writes_a_page(tmp_path):
+    printed = run("demo", "--output", tmp_path / "demo").stdout
+    lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if "±" in line}
+    balanced = {name: float(cells[0]) for name, cells in lines.items()}
+    tail = {name: float(cells[6]) for name, cells in lines.items()}
+    assert len(balanced) == 5
+    for adjusted in ("posthoc_adjusted", "logit_adjusted"):
+        assert balanced[adjusted] >= balanced["cross_entropy"] + 4
+        assert tail[adjusted] >= tail["cross_entropy"] + 10
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
+
+
+# train, compare, report
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run folder made by the command itself."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    done = run("train", "digits", "--set", "train.epochs=2", "--method", "logit-adjusted", "--output", folder)
+    assert done.exit_code == 0, done.stderr
+    assert "logit_adjusted" in done.stdout
+    return folder
+
+
+def test_train_leaves_a_run_and_goes_on_with_the_same_recipe_only(trained):
+    again = ("train", "digits", "--method", "logit_adjusted", "--output", trained)
+    assert run(*again, "--set", "train.epochs=2").exit_code == 0
+    other = run(*again, "--set", "train.epochs=3")
+    assert other.exit_code == 2
+    assert "train.epochs: 2 -> 3" in other.stderr
+
+
+def test_report_writes_a_page(trained, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("report", trained, "--output", page).exit_code == 0
+    assert "logit_adjusted" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "digit"), "did you mean 'digits'"),
+        (("train", "digits", "--set", "train.epocs=1"), "did you mean 'epochs'"),
+        (("train", "digits", "--method", "logit_ajusted"), "Did you mean 'logit_adjusted'"),
+        (("train", "digits", "--devices", "many"), "devices"),
+        (("compare", "digits", "--methods", "cross_entropy,adaptve"), "Did you mean 'adaptive'"),
+        (("report", "nowhere"), "no complete run"),
+        (("download", "cifar11"), "cifar10"),
+    ],
+)
+def test_training_commands_name_what_is_wrong(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_inspect_takes_a_recipe():
+    recipe = Path(__file__).parent.parent / "recipes" / "digits.toml"
+    assert json.loads(run("inspect", recipe, "--json").stdout)["imbalance"] == pytest.approx(50, rel=0.3)
 
 
 # inspect
@@ -561,29 +619,29 @@ def test_debug_shows_where_an_error_comes_from(tmp_path):
 
 
 def test_errors_of_the_program_are_not_hidden(monkeypatch):
-    def fail():
+    def fail(name):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(demo, "run_demo", fail)
-    assert isinstance(run("demo").exception, RuntimeError)
+    monkeypatch.setattr("longtail.methods.get_method", fail)
+    assert isinstance(run("show", "adaptive").exception, RuntimeError)
 
 
 def test_interrupt_exits_130(monkeypatch):
-    def interrupt():
+    def interrupt(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run_demo", interrupt)
-    done = run("demo")
+    monkeypatch.setattr("longtail.methods.get_method", interrupt)
+    done = run("show", "adaptive")
     assert done.exit_code == 130
     assert "Traceback" not in done.stderr
 
 
 def test_key_errors_print_the_message_not_its_quotes(monkeypatch):
-    def fail():
+    def fail(name):
         raise KeyError("no such key")
 
-    monkeypatch.setattr(demo, "run_demo", fail)
-    assert run("demo").stderr == "longtail: no such key\n"
+    monkeypatch.setattr("longtail.methods.get_method", fail)
+    assert run("show", "adaptive").stderr == "longtail: no such key\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "pyarrow"])

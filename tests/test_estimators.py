@@ -31,7 +31,7 @@ from longtail.estimators import LogitAdjustedClassifier
 from longtail.posthoc import adjust_logits, balanced_log_loss, cross_validated_tau
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread():
     """Fits this small only lose time to threads that wait for each other."""
     with threadpool_limits(limits=1):

@@ -122,8 +122,11 @@ def test_a_uniform_prior_leaves_predictions_alone(method):
         adjusted = method.adjust_logits(logits, uniform)
         assert torch.equal(adjusted.argmax(1), logits.argmax(1))
     elif method.adjust_head is not None:
-        weight = torch.nn.functional.normalize(torch.randn(C, 3, dtype=torch.float64), dim=1)
-        torch.testing.assert_close(method.adjust_head(weight, uniform), weight)
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.nn.functional.normalize(torch.randn(C, 3, generator=generator, dtype=torch.float64), dim=1)
+        factors = method.adjust_head(weight, uniform) / weight
+        torch.testing.assert_close(factors, factors[0, 0].expand_as(factors))
+        assert factors[0, 0] > 0
     else:
         assert method.is_consistent(uniform) in (True, False, None)
 

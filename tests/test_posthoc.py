@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import balanced_accuracy_score, log_loss
+from threadpoolctl import threadpool_limits
 
 from longtail import ClassPrior, margins
 from longtail.posthoc import (
@@ -27,6 +28,13 @@ from longtail.posthoc import (
 )
 
 PRIOR = ClassPrior.from_counts([60, 30, 9, 1])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Sums this small only lose time to threads that wait for each other."""
+    with threadpool_limits(limits=1):
+        yield
 
 
 def random_logits(num_rows: int, num_classes: int = 4, seed: int = 0) -> torch.Tensor:

@@ -156,7 +156,7 @@ def test_undersampling_takes_each_sample_of_a_class_equally_often():
     sampler = UndersamplingSampler(LABELS, per_class=7)
     assert len(sampler) == 7 + 7 + 7 + 5
     seen = Counter()
-    for epoch in range(300):
+    for epoch in range(150):
         indices = indices_of_epoch(sampler, epoch)
         assert len(set(indices)) == len(indices)
         assert torch.bincount(LABELS[indices], minlength=5).tolist() == [7, 7, 0, 7, 5]
@@ -170,7 +170,7 @@ def test_undersampling_takes_each_sample_of_a_class_equally_often():
 def test_repeat_factors_are_those_of_the_formula(threshold):
     sampler = RepeatFactorSampler(LABELS, threshold)
     factors = [max(1.0, math.sqrt(threshold / (COUNTS[label] / 100))) for label in LABELS.tolist()]
-    num_epochs = 200
+    num_epochs = 100
     seen = Counter()
     for epoch in range(num_epochs):
         copies = Counter(indices_of_epoch(sampler, epoch))

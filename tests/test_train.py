@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from longtail import METHODS
-from longtail.lab.comparing import Failure, plan_jobs, run_jobs
+from longtail.lab.compare import Failure, plan_jobs, run_jobs
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
 from longtail.lab.runs import find_runs, load_run
@@ -81,7 +81,9 @@ def test_posthoc_methods_predict_with_other_scores_than_the_logits(tmp_path):
     assert np.array_equal(plain.predictions.logits, adjusted.predictions.logits)
     log_prior = adjusted.predictions.prior.log_probs.numpy()
     moved = adjusted.predictions.logits - adjusted.predictions.scores
-    np.testing.assert_allclose(moved - moved[:, :1], np.broadcast_to(log_prior - log_prior[0], moved.shape), atol=1e-4)
+    np.testing.assert_allclose(
+        moved - moved[:, :1], np.broadcast_to(log_prior - log_prior[0], moved.shape), atol=1e-4
+    )
 
 
 FEATURES = [
@@ -301,7 +303,8 @@ def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.lab.train.load_data", lambda recipe: data)
     settings = ["train.pad_crop=1", "train.flip=true", "train.cutout=2", "train.channels_last=true"]
     recipe = with_settings(
-        Recipe("images", DataRecipe("digits"), ModelRecipe("resnet20"), TrainRecipe(epochs=2, batch_size=20)), settings
+        Recipe("images", DataRecipe("digits"), ModelRecipe("resnet20"), TrainRecipe(epochs=2, batch_size=20)),
+        settings,
     )
     run = quick(recipe, tmp_path)
     assert run.predictions.logits.shape == (60, 3)

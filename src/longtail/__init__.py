@@ -7,7 +7,8 @@ on a model that is trained already.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import margins, weights
+from longtail import margins, posthoc, samplers, schedules, weights
+from longtail.heads import CosineLinear
 from longtail.losses import (
     BalancedSigmoid,
     DecoupledLoss,
@@ -26,7 +27,14 @@ from longtail.losses import (
 )
 from longtail.margins import Margins, is_consistent
 from longtail.methods import METHODS, Method, get_method
-from longtail.posthoc import adjust_logits
+from longtail.posthoc import (
+    adjust_logits,
+    estimate_target_prior,
+    normalize_weights,
+    normalize_weights_by_prior,
+    temperature_scale,
+    tune_tau,
+)
 from longtail.prior import ClassPrior
 
 if TYPE_CHECKING:
@@ -55,10 +63,19 @@ __all__ = [
     "FocalLoss",
     "DecoupledLoss",
     "BalancedSigmoid",
+    "CosineLinear",
     "adjust_logits",
+    "tune_tau",
+    "temperature_scale",
+    "estimate_target_prior",
+    "normalize_weights",
+    "normalize_weights_by_prior",
     "METHODS",
     "Method",
     "get_method",
+    "posthoc",
+    "samplers",
+    "schedules",
     "metrics",
     "LogitAdjustedClassifier",
 ]

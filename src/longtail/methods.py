@@ -175,6 +175,13 @@ _ROWS = (
         adjust_head=posthoc.normalize_weights,
         consistent=False,
     ),
+    Method(
+        "prior_normalized",
+        "post-hoc",
+        posthoc.normalize_weights_by_prior,
+        adjust_head=posthoc.normalize_weights_by_prior,
+        consistent=False,
+    ),
 )
 
 METHODS: Mapping[str, Method] = MappingProxyType({row.name: row for row in _ROWS})

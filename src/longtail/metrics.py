@@ -2,7 +2,7 @@
 
 A metric is two pure functions, one that counts a batch and one that turns counts into a value, and a small
 ``torchmetrics.Metric`` that adds the counts up over batches and processes. What has no sample has no value: it is
-NaN, never 0, and averages leave it out.
+NaN, never 0, and averages leave it out. (That ``compute`` warns before any ``update`` is torchmetrics' own habit.)
 """
 
 from __future__ import annotations

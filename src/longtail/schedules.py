@@ -1,7 +1,7 @@
 """Training in phases: deferred re-weighting and re-sampling, and decoupled training of features and head.
 
 A method that changes its loss, its sampler or its head on the way is a tuple of :class:`Phase`. The phases are
-data; any training loop can follow them, and ``longtail.lab.train`` does.
+data; any training loop can follow them, and ``longtail.lab.training`` does.
 """
 
 from __future__ import annotations

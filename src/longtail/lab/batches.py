@@ -81,6 +81,8 @@ def augmented(images: Tensor, recipe: TrainRecipe, generator: torch.Generator) -
     """Cropped and mirrored at random, as the recipe says."""
     if recipe.pad_crop:
         images = augment.random_crop(images, recipe.pad_crop, generator)
+    if recipe.resized_crop:
+        images = augment.random_resized_crop(images, images.shape[-1], generator=generator)
     return augment.random_flip(images, generator=generator) if recipe.flip else images
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,9 +13,13 @@ from typer.core import TyperGroup
 
 import longtail
 
+if TYPE_CHECKING:
+    from longtail.lab.recipe import Recipe
+    from longtail.lab.tables import Labels
+
 __all__ = ["app"]
 
-USER_ERRORS = (ValueError, TypeError, KeyError, OSError)
+USER_ERRORS = (ValueError, TypeError, KeyError, OSError, ArithmeticError)
 
 
 class OneLineErrors(TyperGroup):
@@ -37,7 +42,7 @@ app = typer.Typer(
     cls=OneLineErrors,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Learning when labels are skewed: look at labels, adjust a trained model's scores, reproduce the papers.",
+    help="Learning when labels are skewed: look at labels, adjust a trained model's scores, train, compare, report.",
 )
 reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the papers again.")
 app.add_typer(reproduce, name="reproduce")
@@ -79,7 +84,10 @@ def show(name: Annotated[str, typer.Argument(help="A method, as longtail list na
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="Labels in a .csv, .parquet, .npy or .npz file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Labels in a .csv, .parquet, .npy or .npz file; or a recipe (.toml)."),
+    ],
     label: Annotated[str | None, typer.Option(help="The label column, or the array's name in an .npz.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the count of every class.")] = False,
 ) -> None:
@@ -88,7 +96,8 @@ def inspect(
     from longtail.lab.inspecting import inspect_labels
     from longtail.lab.tables import read_labels
 
-    inspection = inspect_labels(read_labels(file, label))
+    labels = _recipe_labels(file) if file.suffix == ".toml" else read_labels(file, label)
+    inspection = inspect_labels(labels)
     if as_json:
         typer.echo(json.dumps(inspection.as_json(), indent=2))
     else:
@@ -156,13 +165,92 @@ def adjust(
     )
 
 
-@app.command()
-def demo() -> None:
-    """See it work, in seconds: digits made long-tailed, a scikit-learn model, and its scores adjusted."""
-    from longtail.lab import screens
-    from longtail.lab.demo import run_demo
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting, such as train.epochs=5.")]
+RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one that comes with the library.")]
 
-    _console().print(screens.demonstration(run_demo()))
+
+@app.command()
+def train(
+    recipe: RecipeName,
+    output: Annotated[Path | None, typer.Option(help="The run folder; default: runs/RECIPE/METHOD/seed-N.")] = None,
+    method: Annotated[str | None, typer.Option(help="A method other than the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="A seed other than the recipe's.")] = None,
+    settings: Settings = None,
+    devices: Annotated[str, typer.Option(help="How many processes or GPUs, or auto.")] = "1",
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what the run folder holds.")] = False,
+) -> None:
+    """Train what a recipe describes; go on where an earlier call was interrupted."""
+    from longtail.lab import screens
+    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.train import train as train_recipe
+    from longtail.methods import get_method
+
+    chosen = load_recipe(find_recipe(recipe), settings or ())
+    chosen = chosen if method is None else chosen.with_method(get_method(method).name)
+    chosen = chosen if seed is None else chosen.with_seed(seed)
+    folder = output or Path("runs", chosen.name, chosen.method.name, f"seed-{chosen.train.seed}")
+    number = int(devices) if devices.isdecimal() else devices
+    run = train_recipe(chosen, folder, accelerator=accelerator, devices=number, restart=restart)
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
+        _console().print(screens.comparison([run]))
+        typer.echo(f"Wrote {folder}.")
+
+
+@app.command()
+def compare(
+    recipe: RecipeName,
+    methods: Annotated[
+        str, typer.Option(help="Names with commas between them, as longtail list has them.")
+    ] = "cross_entropy,posthoc_adjusted,logit_adjusted",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each method, with seeds 0, 1, ...")] = 3,
+    output: Annotated[Path | None, typer.Option(help="Folder for the runs; default: runs/RECIPE.")] = None,
+    settings: Settings = None,
+    workers: Annotated[int, typer.Option(min=0, help="Runs at a time; 0: as many as there are cores.")] = 0,
+) -> None:
+    """Compare methods on one recipe: same data, same initial weights, same batches. Goes on after an interruption."""
+    from longtail.lab.recipe import find_recipe, load_recipe
+
+    chosen = load_recipe(find_recipe(recipe), settings or ())
+    names = [name.strip() for name in methods.split(",")]
+    _compare(chosen, names, seeds, output or Path("runs", chosen.name), workers)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.")],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The page's heading.")] = "Long-tail report",
+) -> None:
+    """Write one page about runs: labels, methods, classes, groups, calibration, margins, training."""
+    from longtail.lab._files import check_output
+    from longtail.lab.report import read_runs, write_report
+
+    check_output(output, overwrite=True)
+    write_report(read_runs(folders), output, title)
+    typer.echo(f"Wrote {output}.")
+
+
+@app.command()
+def download(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, mnist or fashion_mnist.")],
+    root: Annotated[Path | None, typer.Option(help="Where to; default: LONGTAIL_DATA.")] = None,
+) -> None:
+    """Fetch a public data set from its publisher, check it, and unpack it."""
+    from longtail.lab.data.download import download_dataset
+
+    typer.echo(f"Wrote {download_dataset(name, root)}.")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+) -> None:
+    """See it work, in a minute: digits made long-tailed, five methods, three seeds, a table and a page."""
+    from longtail.lab.recipe import find_recipe, load_recipe
+
+    methods = ["cross_entropy", "posthoc_adjusted", "logit_adjusted", "adaptive_deferred", "class_balanced_sampling"]
+    _compare(load_recipe(find_recipe("digits")), methods, 3, output, workers=0)
 
 
 @reproduce.command("gaussians")
@@ -184,6 +272,41 @@ def reproduce_gaussians(
     written = gaussians.write_results(done, output, {"trials": trials, "samples": samples, "seed": seed})
     _console().print(screens.gaussian_errors(gaussians.summarize(done)))
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
+def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, workers: int) -> None:
+    """Make the runs, print their table, write their page."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.compare import Failure, default_workers, plan_jobs, run_jobs
+    from longtail.lab.report import write_report
+
+    jobs = plan_jobs(recipe, methods, range(seeds), folder)
+    done = run_jobs(jobs, workers or default_workers())
+    shown = track(done, description="Runs", total=len(jobs), console=Console(stderr=True), transient=True)
+    outcomes = list(shown)
+    order = [job.folder for job in jobs]
+    runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    runs.sort(key=lambda run: order.index(run.path))
+    if runs:
+        _console().print(screens.comparison(runs))
+        page = folder / "report.html"
+        write_report(runs, page, title=f"{recipe.name}: comparison")
+        typer.echo(f"Wrote {page}.")
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    if failures:
+        reasons = "; ".join(f"{failure.job.name}: {failure.reason}" for failure in failures)
+        raise ValueError(f"{len(failures)} of {len(jobs)} runs failed; call again to go on. {reasons}")
+
+
+def _recipe_labels(file: Path) -> Labels:
+    from longtail.lab.recipe import load_recipe
+    from longtail.lab.sources import load_data
+    from longtail.lab.tables import Labels
+
+    data = load_data(load_recipe(file).data)
+    return Labels(classes=data.class_names, codes=data.train.labels.numpy())
 
 
 def _console() -> Console:

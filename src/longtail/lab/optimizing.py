@@ -29,7 +29,7 @@ def sgd(parameters: Parameters, recipe: TrainRecipe) -> torch.optim.Optimizer:
 
 def adamw(parameters: Parameters, recipe: TrainRecipe) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay."""
-    return torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    return torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
 
 
 OPTIMIZERS: Mapping[str, Callable[[Parameters, TrainRecipe], torch.optim.Optimizer]] = MappingProxyType(

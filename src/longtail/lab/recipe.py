@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "TrainRecipe",
     "differences",
+    "find_recipe",
     "load_recipe",
     "parse_recipe",
     "to_toml",
@@ -98,6 +99,8 @@ class TrainRecipe:
     """Test with an exponential moving average of the weights; 0 is off."""
     pad_crop: int = 0
     """Pad images by so many pixels and crop at random."""
+    resized_crop: bool = False
+    """Cut windows of random area and shape out of images and scale them back, as ImageNet training does."""
     flip: bool = False
     """Mirror images at random."""
     cutout: int = 0
@@ -131,6 +134,24 @@ class Recipe:
     def with_seed(self, seed: int) -> Recipe:
         """This recipe with another seed of training; the data stay the same."""
         return dataclasses.replace(self, train=dataclasses.replace(self.train, seed=seed))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: a path, or the name of one that comes with the library.
+
+    >>> find_recipe("digits").name
+    'digits.toml'
+    """
+    if Path(name).is_file():
+        return Path(name)
+    here = Path(__file__).resolve()
+    folders = (here.parent / "recipes", here.parents[3] / "recipes")  # in a wheel, in a checkout
+    known = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
+        raise FileNotFoundError(f"there is no file and no recipe {name!r}; {hint}")
+    return known[name]
 
 
 def load_recipe(path: Path, settings: Iterable[str] = ()) -> Recipe:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -18,12 +19,12 @@ from longtail.prior import ClassPrior
 
 if TYPE_CHECKING:  # for annotations alone: a screen should not import what another one needs
     from longtail.lab.adjusting import Measurement, TauChoice
-    from longtail.lab.demo import Demonstration
     from longtail.lab.inspecting import Inspection
     from longtail.lab.reproduce.gaussians import Summary
+    from longtail.lab.runs import Run
     from longtail.methods import Method
 
-__all__ = ["adjustment", "demonstration", "gaussian_errors", "inspection", "method_card", "method_table"]
+__all__ = ["adjustment", "comparison", "gaussian_errors", "inspection", "method_card", "method_table"]
 
 SAMPLE_PRIOR = ClassPrior.from_counts([1000, 300, 100, 30, 10])
 """A long tail to ask methods about: whether they are consistent does not depend on which one."""
@@ -93,18 +94,30 @@ def adjustment(prior: ClassPrior, choice: TauChoice, before: Measurement, after:
     if choice.interval is not None:
         low, high = choice.interval
         chosen = f", chosen on the holdout; {low:g} to {high:g} are as good within a standard error"
-    return Group(Text(f"tau {choice.tau:g}{chosen}", "bold"), _before_and_after(prior, before, after, "accuracy"))
+    return Group(Text(f"tau {choice.tau:g}{chosen}", "bold"), _before_and_after(prior, before, after))
 
 
-def demonstration(shown: Demonstration) -> RenderableType:
-    """The demo's table and what to do next."""
-    counts = shown.prior.counts.tolist()
-    story = (
-        f"Digits, {counts[0]} images of the most frequent and {counts[-1]} of the rarest class; logistic regression "
-        "from scikit-learn; a balanced test set. After: log pi of the training classes taken out of its logits."
-    )
-    table = _before_and_after(shown.prior, shown.before, shown.after, "accuracy at training frequencies")
-    return Group(Text(story), table, Text("Do it with your own scores: longtail adjust --help"))
+def comparison(runs: Sequence[Run]) -> RenderableType:
+    """One row a method: means over seeds with 95% intervals. Accuracy over all samples only where it differs."""
+    from longtail.lab.report.digest import estimate
+
+    by_method: dict[str, list[Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.method, []).append(run)
+    headings = {"balanced_accuracy": "balanced", "head": "head", "torso": "torso", "tail": "tail"}
+    if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
+        headings["accuracy"] = "all"
+    shown = [name for name in headings if any(name in run.metrics for run in runs)]
+    table = _table("method", *(headings[name] for name in shown), "seconds")
+    for method, members in by_method.items():
+        found = [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
+        intervals = [f" ±{100 * value.half_width:.1f}" if value.has_interval else "" for value in found]
+        cells = [f"{100 * value.mean:.1f}{interval}" for value, interval in zip(found, intervals, strict=True)]
+        seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
+        table.add_row(method, *cells, f"{seconds:.1f}")
+    seeds = sorted({len(members) for members in by_method.values()})
+    over = "one seed" if seeds == [1] else f"means over {seeds[-1]} seeds with 95% intervals"
+    return Group(table, Text(f"Accuracy on the test set in percent: {over}.", "dim"))
 
 
 def gaussian_errors(summary: Summary) -> RenderableType:
@@ -118,7 +131,7 @@ def gaussian_errors(summary: Summary) -> RenderableType:
     return Group(table, Text(note, "dim"))
 
 
-def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement, accuracy_name: str) -> Table:
+def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement) -> Table:
     """Shares of predictions by group; with labels, accuracies too."""
     table = _table("", "classes", "before", "after")
     groups = prior.groups()
@@ -133,7 +146,7 @@ def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement
         row = _percents(before.group_accuracy[name], after.group_accuracy[name])
         table.add_row(f"{name} recall", f"{len(groups[name]):,}", *row)
     table.add_section()
-    table.add_row(accuracy_name, "", *_percents(before.accuracy, after.accuracy))
+    table.add_row("accuracy", "", *_percents(before.accuracy, after.accuracy))
     table.add_row(
         Text("balanced accuracy", "bold"), "", *_percents(before.balanced_accuracy, after.balanced_accuracy)
     )

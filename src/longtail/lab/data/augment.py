@@ -67,7 +67,7 @@ def random_flip(images: Tensor, probability: float = 0.5, generator: torch.Gener
     _check_images(images)
     if not 0 <= probability <= 1:
         raise ValueError(f"random_flip: probability must be in [0, 1]. Got {probability}.")
-    is_flipped = torch.rand(len(images), generator=generator) < probability
+    is_flipped = (torch.rand(len(images), generator=generator) < probability).to(images.device)
     return torch.where(is_flipped[:, None, None, None], images.flip(3), images)
 
 
@@ -94,7 +94,7 @@ def cutout(images: Tensor, size: int, generator: torch.Generator | None = None) 
     inside_rows = _inside(height, size, len(images), generator)
     inside_columns = _inside(width, size, len(images), generator)
     is_cut = inside_rows[:, None, :, None] & inside_columns[:, None, None, :]
-    return torch.where(is_cut, images.new_zeros(()), images)
+    return torch.where(is_cut.to(images.device), images.new_zeros(()), images)
 
 
 def random_resized_crop(

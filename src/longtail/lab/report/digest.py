@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from longtail._chunked import row_chunks
@@ -160,7 +160,8 @@ def digest(run: Run) -> Digest:
         "calibration_error": float(calibration_error(*bins)),
         "seconds": float(run.summary["seconds"]),
     }
-    is_plain = _is_trained_plainly(run)
+    # These have logits of plain cross-entropy, which still hold the training prior.
+    is_plain = run.method == BASELINE or _adjusts_logits(run.method)
     norms = predictions.weight_norms
     return Digest(
         path=run.path,
@@ -175,7 +176,7 @@ def digest(run: Run) -> Digest:
         bins=bins,
         wrong=_confusions(target, predicted),
         margins=_margin_samples(margins.numpy(), predictions.labels, labels),
-        tau_metrics=_tau_metrics(torch.from_numpy(predictions.logits), target, labels) if is_plain else None,
+        tau_metrics=_tau_metrics(predictions.logits, target, labels) if is_plain else None,
         weight_norms=None if norms is None else norms.astype(np.float64),
     )
 
@@ -217,7 +218,7 @@ def estimate(values: Iterable[float]) -> Estimate:
         return Estimate(math.nan, math.nan, 0)
     half_width = math.nan
     if count > 1:
-        half_width = float(stats.t.ppf(0.975, count - 1) * finite.std(ddof=1) / math.sqrt(count))
+        half_width = float(special.stdtrit(count - 1, 0.975) * finite.std(ddof=1) / math.sqrt(count))
     return Estimate(float(finite.mean()), half_width, count)
 
 
@@ -248,6 +249,13 @@ class MethodResults:
     def method(self) -> str:
         """The method's name."""
         return self.runs[0].method
+
+    @property
+    def adjusted_by(self) -> float | None:
+        """The tau by which the method adjusts logits after training; None if it does not."""
+        if not _adjusts_logits(self.method):
+            return None
+        return float(self.runs[0].settings.get("method.options.tau", 1.0))
 
     def metric(self, name: str) -> Estimate:
         """The mean of a final metric over seeds."""
@@ -467,20 +475,21 @@ def _class_metrics(hits: Tensor, counts: Tensor, labels: Labels) -> dict[str, fl
     }
 
 
-def _is_trained_plainly(run: Run) -> bool:
-    """Whether the logits still hold the training prior: plain cross-entropy, or a post-hoc method's model."""
-    method = METHODS.get(run.method)
-    is_posthoc = method is not None and method.adjust_logits is not None
-    return run.method == BASELINE or is_posthoc
+def _adjusts_logits(name: str) -> bool:
+    method = METHODS.get(name)
+    return method is not None and method.adjust_logits is not None
 
 
-def _tau_metrics(logits: Tensor, target: Tensor, labels: Labels) -> dict[str, FloatArray]:
-    prior = labels.prior
-    predicted = torch.empty(len(TAUS), len(target), dtype=torch.int64)
-    for rows in _chunks(logits):
-        for index, tau in enumerate(TAUS):
-            predicted[index, rows] = adjust_logits(logits[rows], prior, float(tau)).argmax(dim=1)
-    curves = [_class_metrics(*count_hits(row, target, labels.num_classes), labels) for row in predicted]
+def _tau_metrics(logits: npt.NDArray[np.float32], target: Tensor, labels: Labels) -> dict[str, FloatArray]:
+    # Adjusting adds one number to each class's logit: adjusted zeros are these numbers, for every tau at once.
+    zeros = np.zeros(labels.num_classes, dtype=logits.dtype)
+    shifts = [adjust_logits(zeros, labels.prior, float(tau)) for tau in TAUS]
+    predicted = np.empty((len(TAUS), len(logits)), dtype=np.int64)
+    for rows in row_chunks(len(logits), labels.num_classes, CHUNK_ELEMENTS):
+        for index, shift in enumerate(shifts):
+            predicted[index, rows] = (logits[rows] + shift).argmax(axis=1)
+    hits = (count_hits(row, target, labels.num_classes) for row in torch.from_numpy(predicted))
+    curves = [_class_metrics(*counted, labels) for counted in hits]
     return {name: np.array([metrics[name] for metrics in curves]) for name in curves[0]}
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "Figure",
     "Series",
     "Table",
+    "accuracy_by_epoch",
     "calibration",
     "class_accuracy",
     "group_bars",
@@ -40,7 +41,6 @@ __all__ = [
     "learning_rate",
     "margins",
     "tau_curve",
-    "test_accuracy",
     "training_loss",
     "weight_norms",
 ]
@@ -133,13 +133,16 @@ def label_distribution(comparison: Comparison) -> Figure:
             | {
                 "x": rank_of[shown].tolist(),
                 "y": labels.counts[shown].tolist(),
-                "customdata": _names(labels, shown),
+                "customdata": [_name(labels, index) for index in shown],
                 "hovertemplate": "%{customdata}<br>%{y:,} training samples<br>rank %{x}",
             }
         )
     ticks = {}
     if labels.num_classes <= MOST_JOINED:
-        ticks = {"tickvals": list(range(1, len(order) + 1)), "ticktext": _names(labels, order, most=14)}
+        ticks = {
+            "tickvals": list(range(1, len(order) + 1)),
+            "ticktext": [_name(labels, index, most=14) for index in order],
+        }
     layout = _layout(
         x=_axis("class, most frequent first", **ticks),
         y=_axis("training samples", **_count_scale(labels.counts)),
@@ -176,15 +179,9 @@ def group_bars(comparison: Comparison) -> Figure:
         rows.append((series.label, *(with_interval(value) for value in values)))
     layout = _layout(x=_axis(""), y=_axis("accuracy, mean over classes", tickformat=".0%", rangemode="tozero"))
     layout |= {"barmode": "group", "bargap": 0.25, "bargroupgap": 0.08}
-    best = {
-        name: max(comparison.methods, key=lambda method: _or_lowest(method.metric(column).mean))
-        for name, column in zip(names, columns, strict=True)
-    }
-    leaders = listed(
-        f"{clean(best[name].label)} {_on(name)} ({percent(best[name].metric(column).mean)})"
-        for name, column in zip(names, columns, strict=True)
-    )
-    summary = f"Highest mean accuracy: {leaders}.{_interval_note(comparison)}"
+    leaders = listed(_leader(comparison, column, name) for column, name in zip(columns, names, strict=True))
+    kind = "Highest mean accuracy" if len(comparison.methods) > 1 else "Mean accuracy"
+    summary = f"{kind}: {leaders}.{_interval_note(comparison)}"
     return Figure("groups", traces, layout, summary, Table(("method", *names), rows), _legend(comparison))
 
 
@@ -197,7 +194,10 @@ def class_accuracy(comparison: Comparison) -> Figure:
         y=_axis("accuracy on the class", tickformat=".0%", range=[-0.03, 1.03]),
     )
     trends = _trends(comparison, values)
-    summary = f"Rank correlation of a class's accuracy with its frequency, 0 where rare classes do as well: {trends}."
+    summary = (
+        f"Rank correlation of a class's accuracy with its frequency, 0 where rare classes do as well: {trends}."
+        f"{_means_note(comparison.labels)}"
+    )
     return Figure("class-accuracy", traces, layout, summary, table, _legend(comparison))
 
 
@@ -215,7 +215,7 @@ def weight_norms(comparison: Comparison) -> Figure | None:
     trends = _trends(comparison, values)
     summary = (
         f"Rank correlation of a class's norm with its frequency: {trends}. Momentum tends to give frequent classes "
-        "longer vectors and Adam does not, so normalizing them is no general remedy."
+        f"longer vectors and Adam does not, so normalizing them is no general remedy.{_means_note(comparison.labels)}"
     )
     return Figure("weight-norms", traces, layout, summary, table, [series for series, _ in values])
 
@@ -249,41 +249,45 @@ def tau_curve(comparison: Comparison) -> Figure | None:
                 "hovertemplate": "tau %{x}: %{y:.1%}",
             }
         )
-    best = int(np.argmax([value.mean for value in balanced]))
-    at_one = int(np.argmin(np.abs(TAUS - 1)))
-    marks = {at_one: "tau = 1"}
-    marks[best] = f"best, tau = {TAUS[best]:g}" if best != at_one else "tau = 1, the best"
+    means = np.array([value.mean for value in balanced])
+    marks = _tau_marks(comparison, means)
+    heights = np.interp(list(marks), TAUS, means)
     traces.append(
         _trace(legend[0])
         | {
             "type": "scatter",
             "mode": "markers",
             "marker": {"size": 11, "color": "@card", "line": {"color": "@ink", "width": 3}},
-            "x": _numbers(TAUS[list(marks)]),
-            "y": _numbers(balanced[place].mean for place in marks),
+            "x": _numbers(marks),
+            "y": _numbers(heights),
             "customdata": list(marks.values()),
             "hovertemplate": "%{customdata}: %{y:.1%}",
         }
     )
     layout = _layout(x=_axis("tau"), y=_axis("accuracy, mean over classes", tickformat=".0%"))
     layout["annotations"] = [
-        _note(TAUS[place], balanced[place].mean, words, right=place < len(TAUS) // 2)
-        for place, words in marks.items()
+        _note(tau, height, words) for (tau, words), height in zip(marks.items(), heights, strict=True)
     ]
-    layout["shapes"] = [_vertical(TAUS[place]) for place in marks]
+    layout["shapes"] = [_vertical(tau) for tau in marks]
     summary = (
-        f"Balanced accuracy of {clean(plain.label)} is {percent(balanced[0].mean)} as trained (tau = 0) and "
-        f"{_peak(balanced, at_one, best)}."
+        f"Balanced accuracy of {clean(plain.label)} is {percent(means[0])} as trained (tau = 0), "
+        f"{percent(float(np.interp(1, TAUS, means)))} at tau = 1 and at most {percent(means.max())}, at tau = "
+        f"{TAUS[means.argmax()]:g}."
     )
     rows = [(f"{tau:g}", *(with_interval(curve[i]) for curve in curves.values())) for i, tau in enumerate(TAUS)]
     return Figure("tau", traces, layout, summary, Table(("tau", *names.values()), rows), legend)
 
 
-def _peak(curve: Sequence[Estimate], at_one: int, best: int) -> str:
-    if at_one == best:
-        return f"highest at tau = 1, with {percent(curve[best].mean)}"
-    highest = f"it is highest at tau = {TAUS[best]:g}, with {percent(curve[best].mean)}"
-    return f"{percent(curve[at_one].mean)} at tau = 1; {highest}"
+def _tau_marks(comparison: Comparison, means: FloatArray) -> dict[float, str]:
+    """The values of tau to point out, and what they are: 1, the best, and those that methods of the page use."""
+    marks = {1.0: ["tau = 1"]}
+    for series, method in _series(comparison):
+        tau = method.adjusted_by
+        if tau is not None:
+            marks.setdefault(tau, [f"tau = {tau:g}"]).append(f"as in {_shown(series.label)}")
+    best = float(TAUS[means.argmax()])
+    marks.setdefault(best, [f"tau = {best:g}"]).append("the best")
+    return {tau: ", ".join(words) for tau, words in marks.items() if tau <= TAUS[-1]}
 
 
 def calibration(comparison: Comparison) -> Figure:
@@ -395,7 +399,7 @@ def learning_rate(comparison: Comparison) -> Figure | None:
     )
 
 
-def test_accuracy(comparison: Comparison) -> Figure | None:
+def accuracy_by_epoch(comparison: Comparison) -> Figure | None:
     """Balanced accuracy on the test set by epoch; None if it was measured at the end only."""
     return _history(
         comparison, "balanced_accuracy", "balanced accuracy", "Balanced accuracy on the test set", ".1%", percent
@@ -475,10 +479,12 @@ def _against_frequency(
                 _trace(series)
                 | style
                 | {
-                    "x": labels.counts[shown].tolist(),
+                    "x": _places(labels.counts[shown]).tolist(),
                     "y": _numbers(of_class[shown]),
-                    "customdata": _names(labels, shown),
-                    "hovertemplate": f"%{{customdata}}<br>%{{x:,}} training samples<br>{quantity} %{{y:{form}}}",
+                    "customdata": [
+                        f"{_name(labels, i)}<br>{count(labels.counts[i])} training samples" for i in shown
+                    ],
+                    "hovertemplate": f"%{{customdata}}<br>{quantity} %{{y:{form}}}",
                 }
             )
         if has_means:
@@ -508,9 +514,13 @@ def _against_frequency(
     return traces, Table(("classes", *columns), rows)
 
 
+def _means_note(labels: Labels) -> str:
+    return " Lines are means over classes of like frequency." if labels.num_classes > MOST_JOINED else ""
+
+
 def _frequency_bins(counts: IntArray) -> list[IntArray]:
     """Classes of like count, most frequent last: bins of equal width on a log scale, empty ones left out."""
-    logs = np.log(np.maximum(counts, 1))
+    logs = np.log(_places(counts))
     edges = np.linspace(logs.min(), logs.max(), FREQUENCY_BINS + 1)[1:-1]
     place = np.searchsorted(edges, logs)
     return [members for bin in range(FREQUENCY_BINS) if len(members := np.flatnonzero(place == bin))]
@@ -522,7 +532,12 @@ def _bin_means(of_class: FloatArray, bins: Sequence[IntArray]) -> list[float]:
 
 
 def _bin_center(counts: IntArray) -> float:
-    return float(np.exp(np.log(np.maximum(counts, 1)).mean()))
+    return float(np.exp(np.log(_places(counts)).mean()))
+
+
+def _places(counts: IntArray) -> FloatArray:
+    """Where counts are on a log scale; a class without samples is left of one with a single sample."""
+    return np.maximum(counts, 0.5)
 
 
 def _bin_words(counts: IntArray, members: IntArray) -> str:
@@ -623,7 +638,8 @@ def _error_bars(values: Sequence[Estimate]) -> Json:
     }
 
 
-def _note(x: float, y: float, words: str, right: bool) -> Json:
+def _note(x: float, y: float, words: str) -> Json:
+    right = x < TAUS[-1] / 2
     return {
         "x": round(float(x), 4),
         "y": round(float(y), 4),
@@ -655,6 +671,7 @@ def _axis(title: str, **more: Any) -> Json:
         "linecolor": "@grid",
         "zeroline": False,
         "automargin": True,
+        "ticklabeloverflow": "allow",
     } | more
 
 
@@ -674,8 +691,8 @@ def _layout(x: Json, y: Json, height: int = 380, **more: Any) -> Json:
 
 
 def _count_scale(counts: IntArray) -> Json:
-    """A log scale where classes differ much, and it has room for it."""
-    is_wide = counts.min() > 0 and counts.max() >= 10 * counts.min()
+    """A log scale where classes differ much."""
+    is_wide = counts.max() >= 10 * _places(counts).min()
     return {"type": "log", "dtick": 1} if is_wide else {"rangemode": "tozero"}
 
 
@@ -689,8 +706,8 @@ def _numbers(values: Iterable[float] | npt.NDArray[Any]) -> list[float | None]:
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
 
 
-def _names(labels: Labels, classes: IntArray, most: int = 60) -> list[str]:
-    return [_shown(clean(labels.names[index], most)) for index in classes]
+def _name(labels: Labels, index: int, most: int = 60) -> str:
+    return _shown(clean(labels.names[index], most))
 
 
 def _shown(text: str) -> str:
@@ -698,12 +715,13 @@ def _shown(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _or_lowest(value: float) -> float:
-    return value if math.isfinite(value) else -math.inf
-
-
-def _on(name: str) -> str:
-    return f"on {name}" if name == "all classes" else f"in the {name}"
+def _leader(comparison: Comparison, column: str, name: str) -> str:
+    """The best method on all classes or in a group, and its value; the value alone if there is but one method."""
+    means = {method.label: method.metric(column).mean for method in comparison.methods}
+    best = max(means, key=lambda label: means[label] if math.isfinite(means[label]) else -math.inf)
+    place = "on all classes" if column == "balanced_accuracy" else f"in the {name}"
+    who = f"{clean(best)} " if len(means) > 1 else ""
+    return f"{percent(means[best])} {who and 'with '}{who}{place}"
 
 
 def _interval_words(value: Estimate) -> str:

@@ -81,7 +81,6 @@ def _page(comparison: Comparison, title: str) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_security_policy(plotly, script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
 <meta name="generator" content="longtail {html.escape(longtail.__version__)}">
 <title>{shown_title}</title>
 <style>{_resource("page.css")}</style>
@@ -125,7 +124,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
     tau = draw(figures.tau_curve(comparison))
     norms = draw(figures.weight_norms(comparison))
     training = draw(
-        figures.training_loss(comparison), figures.test_accuracy(comparison), figures.learning_rate(comparison)
+        figures.training_loss(comparison), figures.accuracy_by_epoch(comparison), figures.learning_rate(comparison)
     )
     candidates = [
         Section("methods", "Methods", "Methods", _method_table(comparison)),
@@ -150,7 +149,12 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
         Section("margins", "Logit margins", "Margins", draw(figures.margins(comparison)), is_wide=False),
         Section("norms", "Norms of the class vectors", "Norms", norms, is_wide=False),
         Section("confusions", "The worst confusions", "Confusions", _confusions(comparison)),
-        Section("training", "Training", "Training", training and _TRAINING_NOTE + training),
+        Section(
+            "training",
+            "Training",
+            "Training",
+            training and (_TRAINING_NOTE if len(comparison.methods) > 1 else "") + training,
+        ),
         Section("settings", "Recipe and environment", "Settings", _settings(comparison)),
     ]
     return [section for section in candidates if section.body]
@@ -237,8 +241,8 @@ def _facts(comparison: Comparison) -> str:
         "training samples": count(counts.sum()),
         "largest to smallest class": imbalance,
         "test samples": count(labels.test_counts.sum()),
-        "methods": count(len(comparison.methods)),
-        "seeds": count(len(seeds)),
+        "method" if len(comparison.methods) == 1 else "methods": count(len(comparison.methods)),
+        "seed" if len(seeds) == 1 else "seeds": count(len(seeds)),
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
     return f'<dl class="facts">{items}</dl>'
@@ -280,10 +284,11 @@ def _method_table(comparison: Comparison) -> str:
         for method, series in ranked
     )
     has_intervals = any(len(method.runs) > 1 for method in comparison.methods)
-    spread = " ± a 95% interval (Student's t)" if has_intervals else ""
+    means = ": the mean over seeds ± a 95% interval (Student's t)" if has_intervals else ""
+    bold = " The best of a column is bold." if len(comparison.methods) > 1 else ""
     return (
-        f"<p>On the test set, in percent: the mean over seeds{spread}. The best of a column is bold. Balanced "
-        "accuracy is the mean over classes; head, torso and tail are its parts.</p>"
+        f"<p>On the test set, in percent{means}.{bold} Balanced accuracy is the mean over classes; head, torso and "
+        "tail are its parts.</p>"
         f'<table class="methods" role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'
         f'<tbody role="rowgroup">{rows}</tbody></table>'
     )
