@@ -369,6 +369,23 @@ def google_style(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
+# --- Command line
+
+
+def commands() -> str:
+    """One line for every command, from its own help."""
+    from typer.main import get_command
+
+    from longtail.lab.commands import app
+
+    rows = []
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        parts = getattr(command, "commands", {})
+        for path, help_text in [(name, command.help), *((f"{name} {part}", parts[part].help) for part in parts)]:
+            rows.append([f"`longtail {path}`", _one_line((help_text or "").partition("\n\n")[0])])
+    return table(["command", "what it does"], rows)
+
+
 # --- Benchmarks
 
 
@@ -459,6 +476,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in the tables that come from code or from measured rows."""
     tables: dict[str, Callable[[], str]] = {
+        "<!-- commands -->": commands,
         "<!-- deviations -->": deviations,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
     }

@@ -1,8 +1,8 @@
 """The docs are true: code on the pages runs and prints what they say, and undocumented names stop the build."""
 
 import importlib.util
+import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -84,15 +84,17 @@ def test_the_readme_tells_which_methods_are_consistent(hooks):
     assert dict(rows) == {name: hooks.consistency(METHODS[name]) for name, _ in rows}
 
 
-def test_the_example_gains_what_the_readme_says(capsys):
-    runpy.run_path(str(ROOT / "examples" / "plain_pytorch.py"), run_name="__main__")
-    printed = re.findall(r"accuracy ([\d.]+)%, three rarest digits ([\d.]+)%", capsys.readouterr().out)
-    (plain, plain_rarest), (adjusted, adjusted_rarest) = ((float(all_), float(rare)) for all_, rare in printed)
+def test_the_example_gains_what_the_readme_says():
+    # One thread: steps this small are much slower on two where other programs keep a core busy.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "examples" / "plain_pytorch.py")]
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    plain, adjusted = map(float, re.findall(r"accuracy ([\d.]+)%", printed))
     assert adjusted > plain + 3
-    said = re.search(
-        r"three rarest digits from (\d+) % to (\d+) %", " ".join((ROOT / "README.md").read_text().split())
-    )
-    assert [plain_rarest, adjusted_rarest] == pytest.approx([float(said[1]), float(said[2])], abs=4)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(r"three rarest digits from (\d+) % to (\d+) %", readme)
+    rarest = [float(share) for share in re.findall(r"digits ([\d.]+)%", printed)]
+    assert rarest == pytest.approx([float(share) for share in said.groups()], abs=4)
 
 
 class TestHooks:

@@ -26,6 +26,7 @@ __all__ = [
     "ScaledLinear",
     "class_balanced_sampling",
     "classifier_retraining",
+    "defer",
     "deferred_resampling",
     "deferred_reweighting",
     "fresh_head",

@@ -279,7 +279,7 @@ def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, worke
     from rich.progress import track
 
     from longtail.lab import screens
-    from longtail.lab.compare import Failure, default_workers, plan_jobs, run_jobs
+    from longtail.lab.compare import Failure, default_workers, plan_jobs, run_jobs, write_rows
     from longtail.lab.report import write_report
 
     jobs = plan_jobs(recipe, methods, range(seeds), folder)
@@ -291,6 +291,7 @@ def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, worke
     runs.sort(key=lambda run: order.index(run.path))
     if runs:
         _console().print(screens.comparison(runs))
+        write_rows(runs, folder / "comparison.csv")
         page = folder / "report.html"
         write_report(runs, page, title=f"{recipe.name}: comparison")
         typer.echo(f"Wrote {page}.")

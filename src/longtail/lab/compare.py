@@ -5,6 +5,8 @@ Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is kil
 
 from __future__ import annotations
 
+import csv
+import io
 import multiprocessing
 import os
 import shutil
@@ -16,12 +18,13 @@ from pathlib import Path
 
 import torch
 
+from longtail.lab._files import replacing
 from longtail.lab.recipe import MethodRecipe, Recipe, parse_recipe, to_toml
 from longtail.lab.runs import Run, find_runs, load_run
 from longtail.lab.sources import check_recipe
 from longtail.methods import get_method
 
-__all__ = ["Failure", "Job", "default_workers", "plan_jobs", "run_jobs"]
+__all__ = ["Failure", "Job", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,19 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
                 job = running.pop(future)
                 unfinished.discard(job.folder)
                 yield _outcome(future, job)
+
+
+def write_rows(runs: Sequence[Run], path: Path) -> None:
+    """One CSV line a run: recipe, method, seed, every metric, seconds of training."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["recipe", "method", "seed", *names, "seconds"])
+    for run in runs:
+        metrics = [f"{run.metrics[name]:.6f}" if name in run.metrics else "" for name in names]
+        writer.writerow([run.recipe["name"], run.method, run.seed, *metrics, run.summary["seconds"]])
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def _outcome(future: Future[None], job: Job) -> Run | Failure:

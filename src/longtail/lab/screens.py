@@ -108,7 +108,7 @@ def comparison(runs: Sequence[Run]) -> RenderableType:
     if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
         headings["accuracy"] = "all"
     shown = [name for name in headings if any(name in run.metrics for run in runs)]
-    table = _table("method", *(headings[name] for name in shown), "seconds")
+    table = _table("method", *(headings[name] for name in shown), "s")
     for method, members in by_method.items():
         found = [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
         intervals = [f" ±{100 * value.half_width:.1f}" if value.has_interval else "" for value in found]

@@ -252,10 +252,10 @@ class MethodResults:
 
     @property
     def adjusted_by(self) -> float | None:
-        """The tau by which the method adjusts logits after training; None if it does not."""
-        if not _adjusts_logits(self.method):
-            return None
-        return float(self.runs[0].settings.get("method.options.tau", 1.0))
+        """The tau by which the method adjusts logits after training; None if it does not, or does not say."""
+        tau = self.runs[0].settings.get("method.options.tau", "1")
+        is_number = tau.replace(".", "", 1).isdecimal()
+        return float(tau) if _adjusts_logits(self.method) and is_number else None
 
     def metric(self, name: str) -> Estimate:
         """The mean of a final metric over seeds."""
@@ -436,6 +436,8 @@ def _check(path: Path, predictions: Predictions) -> None:
             raise ValueError(f"{path}: {name} must have one number a class, {num_classes}. Got shape {vector.shape}.")
     if num_classes < 2 or labels.ndim != 1 or not len(labels):
         raise ValueError(f"{path}: a test set must have samples, and at least 2 classes. Got logits {logits.shape}.")
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{path}: labels must be whole numbers. Got {labels.dtype}.")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"{path}: labels must be in 0..{num_classes - 1}. Got {labels.min()} to {labels.max()}.")
 
@@ -532,4 +534,7 @@ def _environment(path: Path) -> dict[str, str]:
     file = path / "environment.json"
     if not file.is_file():
         return {}
-    return dict(_flat(json.loads(file.read_text(encoding="utf-8"))))
+    try:
+        return dict(_flat(json.loads(file.read_text(encoding="utf-8"))))
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{file} is not a JSON table: {error}") from error

@@ -59,6 +59,9 @@ FREQUENCY_BINS = 20
 MOST_TOLD = 3
 """Methods that a sentence names."""
 
+NOTE_HEIGHT = 16
+"""Of a line of words above a figure, in pixels."""
+
 NUM_COLORS = 10
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 DASHES = ("solid", "dash", "dot")
@@ -265,9 +268,8 @@ def tau_curve(comparison: Comparison) -> Figure | None:
         }
     )
     layout = _layout(x=_axis("tau"), y=_axis("accuracy, mean over classes", tickformat=".0%"))
-    layout["annotations"] = [
-        _note(tau, height, words) for (tau, words), height in zip(marks.items(), heights, strict=True)
-    ]
+    layout["annotations"] = [_note(tau, words, level) for level, (tau, words) in enumerate(marks.items())]
+    layout["margin"] |= {"t": 16 + NOTE_HEIGHT * len(marks)}
     layout["shapes"] = [_vertical(tau) for tau in marks]
     summary = (
         f"Balanced accuracy of {clean(plain.label)} is {percent(means[0])} as trained (tau = 0), "
@@ -280,14 +282,16 @@ def tau_curve(comparison: Comparison) -> Figure | None:
 
 def _tau_marks(comparison: Comparison, means: FloatArray) -> dict[float, str]:
     """The values of tau to point out, and what they are: 1, the best, and those that methods of the page use."""
-    marks = {1.0: ["tau = 1"]}
+    marks: dict[float, list[str]] = {1.0: []}
     for series, method in _series(comparison):
-        tau = method.adjusted_by
-        if tau is not None:
-            marks.setdefault(tau, [f"tau = {tau:g}"]).append(f"as in {_shown(series.label)}")
-    best = float(TAUS[means.argmax()])
-    marks.setdefault(best, [f"tau = {best:g}"]).append("the best")
-    return {tau: ", ".join(words) for tau, words in marks.items() if tau <= TAUS[-1]}
+        if method.adjusted_by is not None:
+            marks.setdefault(method.adjusted_by, []).append(_shown(series.label))
+    marks.setdefault(float(TAUS[means.argmax()]), []).append("the best")
+    return {
+        tau: f"tau = {tau:g}" + (f" ({', '.join(words)})" if words else "")
+        for tau, words in marks.items()
+        if tau <= TAUS[-1]
+    }
 
 
 def calibration(comparison: Comparison) -> Figure:
@@ -638,22 +642,24 @@ def _error_bars(values: Sequence[Estimate]) -> Json:
     }
 
 
-def _note(x: float, y: float, words: str) -> Json:
-    right = x < TAUS[-1] / 2
+def _note(tau: float, words: str, level: int) -> Json:
+    """Words above the figure, each note on a line of its own."""
+    is_left = tau < TAUS[-1] / 2
     return {
-        "x": round(float(x), 4),
-        "y": round(float(y), 4),
+        "x": _number(tau),
+        "y": 1,
+        "yref": "paper",
         "text": words,
+        "font": {"size": 12},
         "showarrow": False,
-        "bgcolor": "@card 0.8",
-        "xanchor": "left" if right else "right",
-        "xshift": 10 if right else -10,
-        "yshift": 14,
+        "xanchor": "left" if is_left else "right",
+        "yanchor": "bottom",
+        "yshift": NOTE_HEIGHT * level,
     }
 
 
 def _vertical(x: float) -> Json:
-    return _line_shape({"x0": round(float(x), 4), "x1": round(float(x), 4), "y0": 0, "y1": 1, "yref": "paper"})
+    return _line_shape({"x0": _number(x), "x1": _number(x), "y0": 0, "y1": 1, "yref": "paper"})
 
 
 def _horizontal(y: float) -> Json:
@@ -702,8 +708,13 @@ def _spaced(length: int, most: int = MOST_STEPS) -> IntArray:
 
 
 def _numbers(values: Iterable[float] | npt.NDArray[Any]) -> list[float | None]:
-    """Numbers for JSON, to four digits; what is not finite is a gap."""
-    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
+    """Numbers for JSON; what is not finite is a gap."""
+    return [_number(value) if math.isfinite(value) else None for value in values]
+
+
+def _number(value: float) -> float:
+    """To four digits, which is more than can be seen."""
+    return float(f"{value:.4g}")
 
 
 def _name(labels: Labels, index: int, most: int = 60) -> str:

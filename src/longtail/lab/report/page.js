@@ -64,14 +64,14 @@
     document.querySelectorAll("main > section").forEach((section) => observer.observe(section));
   }
 
-  function print(isPrinting) {
+  function drawForPrint(isPrinting) {
     root.classList.toggle("printing", isPrinting);
     drawAll();
   }
 
   document.addEventListener("click", toggle);
-  addEventListener("beforeprint", () => print(true));
-  addEventListener("afterprint", () => print(false));
+  addEventListener("beforeprint", () => drawForPrint(true));
+  addEventListener("afterprint", () => drawForPrint(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   follow();
 

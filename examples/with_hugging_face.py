@@ -1,0 +1,70 @@
+"""The adjusted loss in Hugging Face's Trainer: pass it as ``compute_loss_func``; the model and data stay as they are.
+
+    pip install transformers accelerate
+    python examples/with_hugging_face.py
+
+Nothing is downloaded: a small, untrained BERT learns which of five words a sentence holds, two of them rare.
+"""
+
+import tempfile
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+
+from longtail import ClassPrior, MarginCrossEntropy, margins
+from longtail.metrics import balanced_accuracy, count_hits
+
+COUNTS = (800, 400, 200, 25, 8)
+
+
+def sentences(counts, seed):
+    """Random words 10..99, with the class's own word 1 + c at a random place."""
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    words = generator.integers(10, 100, (len(labels), 12))
+    words[np.arange(len(labels)), generator.integers(0, 12, len(labels))] = 1 + labels
+    return [{"input_ids": row.tolist(), "labels": int(label)} for row, label in zip(words, labels, strict=True)]
+
+
+def measure(prediction):
+    hits = count_hits(torch.tensor(prediction.predictions), torch.tensor(prediction.label_ids), len(COUNTS))
+    return {"balanced_accuracy": float(balanced_accuracy(*hits))}
+
+
+def main():
+    set_seed(0)
+    train, test = sentences(COUNTS, 0), sentences((60,) * 5, 1)
+    loss = MarginCrossEntropy(margins.logit_adjusted(ClassPrior.from_labels([item["labels"] for item in train])))
+
+    def compute_loss(outputs, labels, num_items_in_batch=None):
+        return loss(outputs.logits, labels)
+
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertForSequenceClassification(BertConfig(vocab_size=100, num_labels=len(COUNTS), **size))
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            num_train_epochs=15,
+            learning_rate=3e-3,
+            per_device_train_batch_size=64,
+            per_device_eval_batch_size=300,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = Trainer(
+            model,
+            arguments,
+            train_dataset=train,
+            eval_dataset=test,
+            compute_loss_func=compute_loss,
+            compute_metrics=measure,
+        )
+        trainer.train()
+        print(trainer.evaluate())
+
+
+if __name__ == "__main__":
+    main()
