@@ -378,6 +378,15 @@ def test_groups_and_classes_may_be_missing(tmp_path):
     assert "torso" not in compare([run]).labels.groups
 
 
+def test_a_model_without_errors(tmp_path):
+    perfect = make_predictions(COUNTS, signal=100.0)
+    perfect = dataclasses.replace(perfect, labels=perfect.labels.astype(np.int32))
+    write_report([make_run(tmp_path / "run", "focal", 0, perfect)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "No sample is misclassified." in page
+    assert 'id="adjustment"' not in page
+
+
 # What is refused
 
 
@@ -436,6 +445,8 @@ def test_arrays_that_do_not_fit(tmp_path, change, message):
         ("summary.json", "[]"),
         ("summary.json", "{"),
         ("metrics.jsonl", "no json\n"),
+        ("metrics.jsonl", '{"train_loss": 1.0}\n'),
+        ("metrics.jsonl", "[]\n"),
         ("recipe.toml", "= ="),
         ("predictions.npz", "no archive"),
         ("environment.json", "{"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from longtail.lab.cards import card_sections
 from longtail.prior import ClassPrior
 
 if TYPE_CHECKING:  # for annotations alone: a screen should not import what another one needs
@@ -49,8 +48,8 @@ def method_card(method: Method) -> RenderableType:
     }
     options = ", ".join(f"{name} = {value}" for name, value in method.options.items()) or "none"
     parts: list[RenderableType] = [Text.assemble((method.name, "bold"), f"  ({method.family})"), Text()]
-    for title, text in _sections((inspect.getdoc(method.card) or "").replace("``", "")):
-        parts.extend(_section(title, text))
+    for section in card_sections((method.card.__doc__ or "").replace("``", "")):
+        parts.extend(_section(section.title, section.text))
     parts.extend(_section("Options", options))
     parts.extend(_section("Consistent for the balanced error", answers[_consistency(method)]))
     return Group(*parts)
@@ -172,28 +171,14 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _sections(docstring: str) -> Iterator[tuple[str, str]]:
-    """Titles and dedented texts of a docstring; what stands between sections has the title ''."""
-    title, lines = "", list[str]()
-    for line in [*docstring.split("\n"), "End:"]:
-        is_title = re.fullmatch(r"[A-Z][\w ]*:", line) is not None
-        if is_title or (title and line and not line.startswith(" ")):
-            if any(lines):
-                yield title, textwrap.dedent("\n".join(lines)).strip("\n")
-            title, lines = (line.removesuffix(":"), []) if is_title else ("", [line])
-        else:
-            lines.append(line)
-
-
 def _section(title: str, text: str) -> Iterator[RenderableType]:
     """Prose is joined, to be wrapped to the terminal; formulas and examples stay as they are."""
     if title:
         yield Text(title, "bold cyan")
     indent = (0, 0, 0, 4 if title else 0)
-    between = r"\n(?! )" if title == "Args" else r"\n\n"
-    for part in [text] if title == "Formula" else re.split(between, text):
-        if title == "Formula" or part.startswith(">>>"):
-            yield Padding(Text(part, "green"), indent)
-        else:
+    if title in ("Formula", "Example"):
+        yield Padding(Text(text, "green"), indent)
+    else:
+        for part in re.split(r"\n(?! )" if title == "Args" else r"\n\n", text):
             yield Padding(Text(" ".join(part.split())), indent)
     yield Text()

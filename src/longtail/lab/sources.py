@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,30 +31,8 @@ def text_table(
     max_words: int = 2,
 ) -> Dataset:
     """A CSV or Parquet table with a text column, as TF-IDF of words and runs of words."""
-    train_path, test_path = located(train), None if test is None else located(test)
-    texts = text.read_text_table(train_path, test_path, text_column, label_column)
+    texts = text.read_text_table(train, test, text_column, label_column)
     return text.tfidf_ngrams(texts, max_words=max_words)
-
-
-def array_file(
-    path: str,
-    train_inputs: str = "train_images",
-    train_labels: str = "train_labels",
-    test_inputs: str = "test_images",
-    test_labels: str = "test_labels",
-) -> Dataset:
-    """Training and test arrays of one ``.npz`` file."""
-    return arrays.load_arrays(located(path), train_inputs, train_labels, test_inputs, test_labels)
-
-
-def image_folder(path: str, size: int, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """A folder of images with one folder a class."""
-    return image_files.load_image_folder(located(path), size, test_fraction, seed)
-
-
-def image_lists(train_list: str, test_list: str, image_root: str, size: int) -> Dataset:
-    """Images named by list files with ``path label`` lines, as ImageNet-LT, Places-LT and iNaturalist have them."""
-    return image_files.load_image_lists(located(train_list), located(test_list), located(image_root), size)
 
 
 def tiny_imagenet_lt_features(root: str | None = None) -> Dataset:
@@ -64,12 +41,6 @@ def tiny_imagenet_lt_features(root: str | None = None) -> Dataset:
     return arrays.load_arrays(
         path, train_inputs="f_train", train_labels="y_train", test_inputs="f_val", test_labels="y_val"
     )
-
-
-def located(path: str) -> Path:
-    """The path itself if it exists or is absolute; else below the folder of data sets."""
-    given = Path(path)
-    return given if given.exists() or given.is_absolute() else data_root() / given
 
 
 SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
@@ -81,10 +52,10 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "cifar100": cifar.load_cifar100,
         "mnist": mnist.load_mnist,
         "fashion_mnist": mnist.load_fashion_mnist,
-        "arrays": array_file,
+        "arrays": arrays.load_arrays,
         "tiny_imagenet_lt_features": tiny_imagenet_lt_features,
-        "image_folder": image_folder,
-        "image_lists": image_lists,
+        "image_folder": image_files.load_image_folder,
+        "image_lists": image_files.load_image_lists,
         "clinc150": clinc150,
         "text_table": text_table,
     }

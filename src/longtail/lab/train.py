@@ -345,7 +345,7 @@ def _augmentation_seed(seed: int, epoch: int, rank: int) -> int:
 
 def _is_measured(recipe: Recipe, epoch: int, num_epochs: int) -> bool:
     every = recipe.train.evaluate_every
-    return every > 0 and (epoch + 1) % every == 0 and epoch + 1 < num_epochs
+    return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == num_epochs)
 
 
 def _test_batch_size(recipe: Recipe) -> int:

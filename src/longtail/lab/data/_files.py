@@ -7,7 +7,7 @@ import os
 import zlib
 from pathlib import Path
 
-__all__ = ["GZIP_EXPANSION", "PathLike", "data_root", "first_folder", "not_found", "read_bytes"]
+__all__ = ["GZIP_EXPANSION", "PathLike", "data_root", "first_folder", "located", "not_found", "read_bytes"]
 
 PathLike = str | os.PathLike[str]
 
@@ -20,6 +20,12 @@ def data_root(root: PathLike | None = None) -> Path:
     if root is not None:
         return Path(root)
     return Path(os.environ.get("LONGTAIL_DATA") or Path.home() / ".cache" / "longtail")
+
+
+def located(path: PathLike) -> Path:
+    """The path itself if it exists or is absolute; else below the folder of data sets."""
+    given = Path(path)
+    return given if given.exists() or given.is_absolute() else data_root() / given
 
 
 def first_folder(root: Path, names: tuple[str, ...]) -> Path | None:

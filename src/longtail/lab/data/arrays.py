@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longtail.lab.data._files import GZIP_EXPANSION, PathLike
+from longtail.lab.data._files import GZIP_EXPANSION, PathLike, located
 from longtail.lab.data.dataset import Dataset, Split
 
 __all__ = ["load_arrays"]
@@ -41,7 +41,7 @@ def load_arrays(
     Returns:
         The data set, named as the file.
     """
-    path = Path(path)
+    path = located(path)
     if not path.is_file():
         raise FileNotFoundError(f"Arrays were not found: there is no file {path}.")
     try:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longtail.lab.data._files import PathLike
+from longtail.lab.data._files import PathLike, located
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.profiles import stratified_holdout
 
@@ -67,7 +67,7 @@ def load_image_folder(path: PathLike, size: int, test_fraction: float = 0.2, see
         test_fraction: share of each class to hold out where there is no test folder.
         seed: chooses what is held out.
     """
-    path = Path(path)
+    path = located(path)
     if not path.is_dir():
         raise FileNotFoundError(f"Images were not found: put one folder a class, with its images, into {path}.")
     if not (path / "train").is_dir():
@@ -111,14 +111,14 @@ def load_image_lists(
         class_names: a name for every label; None: labels go up to the largest of the training list, and a class is
             named by its label.
     """
-    root = Path(image_root)
+    root = located(image_root)
     if not root.is_dir():
         raise FileNotFoundError(f"Images were not found: there is no folder {root}.")
     num_classes = None if class_names is None else len(class_names)
-    train = _list_split(Path(train_list), root, size, num_classes)
+    train = _list_split(located(train_list), root, size, num_classes)
     if class_names is None:
         class_names = [str(c) for c in range(int(train.labels.max()) + 1)]
-    test = _list_split(Path(test_list), root, size, len(class_names))
+    test = _list_split(located(test_list), root, size, len(class_names))
     return Dataset(Path(train_list).stem, train, test, tuple(class_names))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.lab.data._files import PathLike, data_root, not_found, read_bytes
+from longtail.lab.data._files import PathLike, data_root, located, not_found, read_bytes
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.profiles import stratified_holdout
 from longtail.lab.data.sparse import SparseRows
@@ -100,13 +100,13 @@ def read_text_table(
         test_fraction: share of each class to hold out where there is no test table.
         seed: chooses what is held out.
     """
-    train_texts, train_labels = _read_columns(Path(train), text_column, label_column)
+    train_texts, train_labels = _read_columns(located(train), text_column, label_column)
     class_names = _sorted_names(train_labels)
     index = {name: c for c, name in enumerate(class_names)}
     labels = torch.tensor([index[label] for label in train_labels])
     name = Path(train).name.partition(".")[0]
     if test is not None:
-        test_texts, test_names = _read_columns(Path(test), text_column, label_column)
+        test_texts, test_names = _read_columns(located(test), text_column, label_column)
         test_labels = torch.tensor(_known_labels(test_names, index, str(test)))
         return Texts(name, train_texts, labels, test_texts, test_labels, class_names)
     kept, held = stratified_holdout(labels, test_fraction, seed)

@@ -31,7 +31,6 @@ from longtail.prior import ClassPrior
 
 __all__ = [
     "BASELINE",
-    "GROUPS",
     "TAUS",
     "Comparison",
     "Confusion",
@@ -50,7 +49,6 @@ Bins = tuple[Tensor, Tensor, Tensor]
 """Three [B]: samples, right ones and summed confidence in each bin of confidence."""
 
 BASELINE = "cross_entropy"
-GROUPS = ("head", "torso", "tail")
 TAUS: FloatArray = np.linspace(0, 3, 25)
 CALIBRATION_BINS = 15
 CHUNK_ELEMENTS = 2**20
@@ -80,7 +78,7 @@ class Labels:
         names = predictions.class_names
         return Labels(
             names=names,
-            counts=predictions.train_counts,
+            counts=predictions.prior.counts.numpy(),
             test_counts=np.bincount(predictions.labels, minlength=len(names)),
             groups={name: classes.numpy() for name, classes in predictions.prior.groups().items() if len(classes)},
         )
@@ -150,7 +148,7 @@ def digest(run: Run) -> Digest:
     _check(run.path, predictions)
     labels = Labels.of(predictions)
     scores = torch.from_numpy(predictions.scores)
-    target = torch.from_numpy(predictions.labels)
+    target = torch.from_numpy(predictions.labels.astype(np.int64, copy=False))
     predicted, margins = _predictions_and_margins(scores, target)
     hits, counts = count_hits(predicted, target, labels.num_classes)
     bins = _confidence_bins(scores, target)

@@ -26,8 +26,8 @@ from longtail.lab.report.digest import (
     Labels,
     MethodResults,
 )
-from longtail.lab.report.words import clean, count, listed, percent, points, with_interval
-from longtail.metrics import calibration_error, reliability
+from longtail.lab.report.words import class_name, clean, count, listed, percent, points, with_interval
+from longtail.metrics import reliability
 
 __all__ = [
     "Figure",
@@ -144,7 +144,7 @@ def label_distribution(comparison: Comparison) -> Figure:
     if labels.num_classes <= MOST_JOINED:
         ticks = {
             "tickvals": list(range(1, len(order) + 1)),
-            "ticktext": [_name(labels, index, most=14) for index in order],
+            "ticktext": [_shown(clean(labels.names[index], most=14)) for index in order],
         }
     layout = _layout(
         x=_axis("class, most frequent first", **ticks),
@@ -322,12 +322,13 @@ def calibration(comparison: Comparison) -> Figure:
                 "hovertemplate": "confidence %{x:.1%}, right %{y:.1%}<br>%{customdata:.1%} of samples",
             }
         )
+        traces[-1]["line"]["width"] = 1
         traces[-1]["marker"]["size"] = _numbers(5 + 13 * np.sqrt(share[used]))
         drawn = np.stack([confidence, accuracy, share], axis=1)[used]
         rows += [(series.label, *(percent(value) for value in row)) for row in drawn]
         gap = float((confidence[used] - accuracy[used]) @ share[used])
         tendency = "overconfident" if gap > 0.01 else "underconfident" if gap < -0.01 else "about right"
-        errors[series] = f"{percent(float(calibration_error(*bins)))} ({tendency})"
+        errors[series] = f"{percent(method.metric('calibration_error').mean)} ({tendency})"
     layout = _layout(
         x=_axis("confidence of the prediction", tickformat=".0%", range=[-0.02, 1.02]),
         y=_axis("share that is right", tickformat=".0%", range=[-0.02, 1.02]),
@@ -373,7 +374,7 @@ def margins(comparison: Comparison) -> Figure:
         rows += [
             (
                 series.label,
-                f"{group}: {clean(names[group])}",
+                f"{group}: {names[group]}",
                 *(f"{q:.2f}" for q in five),
                 percent(float((v < 0).mean())),
             )
@@ -383,7 +384,7 @@ def margins(comparison: Comparison) -> Figure:
     layout = _layout(x=_axis("", type="category"), y=_axis("score of the true label − best other"))
     layout |= {"boxmode": "group", "boxgap": 0.25, "boxgroupgap": 0.15, "shapes": [_horizontal(0)]}
     summary = (
-        f"Below 0 a sample is misclassified: in the {groups[-1]} ({clean(names[groups[-1]])}) that is "
+        f"Below 0 a sample is misclassified: in the {groups[-1]} ({names[groups[-1]]}) that is "
         f"{_told(comparison, below, 'with')}. "
         "Boxes hold the middle half of the samples, whiskers 5% to 95%."
     )
@@ -565,7 +566,7 @@ def _correlation(counts: IntArray, values: FloatArray) -> str:
 
 def _example_name(labels: Labels, classes: IntArray) -> str:
     if len(classes) == 1:
-        return labels.names[int(classes[0])]
+        return class_name(labels.names[int(classes[0])])
     return f"all {count(len(classes))} classes"
 
 
@@ -717,8 +718,8 @@ def _number(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _name(labels: Labels, index: int, most: int = 60) -> str:
-    return _shown(clean(labels.names[index], most))
+def _name(labels: Labels, index: int) -> str:
+    return _shown(class_name(labels.names[index]))
 
 
 def _shown(text: str) -> str:

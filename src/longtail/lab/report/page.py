@@ -24,7 +24,7 @@ from longtail.lab._files import replacing
 from longtail.lab.report import figures
 from longtail.lab.report.digest import TAUS, Comparison, MethodResults, compare
 from longtail.lab.report.figures import Figure, Series, Table
-from longtail.lab.report.words import clean, count, duration, listed, percent, points, with_interval
+from longtail.lab.report.words import class_name, clean, count, duration, listed, percent, points, with_interval
 from longtail.lab.runs import Run
 
 __all__ = ["write_report"]
@@ -318,7 +318,7 @@ def _changes(comparison: Comparison) -> str:
     before, after = comparison.reference.class_accuracy(), comparison.best.class_accuracy()
     rows = [
         (
-            f"{clean(labels.names[index])} ({count(labels.counts[index])})",
+            f"{class_name(labels.names[index])} ({count(labels.counts[index])})",
             f"{percent(before[index])} → {percent(after[index])}",
             points(after[index] - before[index]),
         )
@@ -364,7 +364,7 @@ def _confusion_table(comparison: Comparison, method: MethodResults) -> str:
 
 def _class(comparison: Comparison, index: int) -> str:
     labels = comparison.labels
-    return f"{html.escape(clean(labels.names[index]))} <small>({count(labels.counts[index])})</small>"
+    return f"{html.escape(class_name(labels.names[index]))} <small>({count(labels.counts[index])})</small>"
 
 
 def _settings(comparison: Comparison) -> str:

@@ -33,8 +33,8 @@ def read_runs(folders: Iterable[Path]) -> Iterator[Run]:
 def _read(path: Path) -> Run:
     try:
         run = load_run(path)
-        # Touched here so that a broken summary is an error about this folder.
-        _ = run.method, run.seed, run.metrics, float(run.summary["seconds"])
+        # Touched here so that a broken file is an error about this folder.
+        _ = run.method, run.seed, float(run.summary["seconds"]), [int(row["epoch"]) for row in run.history]
     except KeyError as error:
         raise ValueError(f"{path}: this run can't be read: it lacks {error}; train it again.") from error
     except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:

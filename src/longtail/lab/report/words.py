@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from longtail.lab.report.digest import Estimate
 
-__all__ = ["clean", "count", "duration", "listed", "percent", "points", "with_interval"]
+__all__ = ["class_name", "clean", "count", "duration", "listed", "percent", "points", "with_interval"]
 
 MINUTE, HOUR = 60, 3600
 
@@ -23,6 +23,15 @@ def clean(text: str, most: int = 60) -> str:
     line = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def class_name(name: str, most: int = 60) -> str:
+    """A class's name as part of a sentence, where a bare number would be read as an amount.
+
+    >>> class_name("9"), class_name("cat")
+    ('class 9', 'cat')
+    """
+    return clean(f"class {name}" if name.strip().isdecimal() else name, most)
 
 
 def percent(share: float) -> str:
