@@ -1,6 +1,6 @@
 """Seconds to ``import longtail`` against ``import torch``, in fresh processes that take turns.
 
-    python benchmarks/import_time.py       # about a minute; writes results/import_time.csv
+python benchmarks/import_time.py       # about a minute; writes results/import_time.csv
 """
 
 from __future__ import annotations

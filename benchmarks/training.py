@@ -2,8 +2,8 @@
 
     python benchmarks/training.py          # about 4 minutes on 2 cores; writes results/training.csv
 
-Both train a CIFAR ResNet-32 in bfloat16 autocast and channels-last on 32 x 32 images with pad-crop and flip, batch 128,
-SGD with momentum. The images are random bytes: speed does not depend on them. Rounds alternate between the two.
+Both train a CIFAR ResNet-32 in bfloat16 autocast and channels-last on 32 x 32 images with pad-crop and flip, batch
+128, SGD with momentum. The images are random bytes: speed does not depend on them. Rounds alternate between the two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def random_images(count: int) -> Dataset:
 
 def library_rate(data: Dataset) -> float:
     """Images a second of one epoch of ``train``, as its own metrics say."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(training, "load_data", lambda recipe: data):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(training, "load_data", return_value=data):
         run = training.train(RECIPE, Path(folder) / "run", show_progress=False)
     return float(run.history[-1]["samples_per_second"])
 

@@ -1,19 +1,21 @@
 """What mkdocs builds from the code: method pages, reference pages and tables. An undocumented public name fails it.
 
 mkdocs calls the ``on_...`` functions; mkdocstrings loads ``CardSections``. The other functions make Markdown from a
-row of METHODS, a docstring or a benchmark's rows.
+row of METHODS or another table of the code, a docstring, or measured rows.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import inspect
+import json
 import re
+import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -23,7 +25,12 @@ from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 from torch import Tensor
 
-from longtail import METHODS, ClassPrior, Method
+from longtail import METHODS, ClassPrior, Method, samplers
+from longtail.lab import models, optimizing, sources
+from longtail.lab.cards import Section, card_section, card_sections
+from longtail.lab.data.download import DOWNLOADS
+from longtail.lab.recipe import Recipe, TrainRecipe, load_recipe
+from longtail.lab.report.digest import estimate
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE_COUNTS = (500, 50, 5)
@@ -32,6 +39,12 @@ FOREIGN_SCRIPT, OWN_SCRIPT = "https://unpkg.com/iframe-worker/shim", "javascript
 """What the theme loads to search on file:// pages, and what stands in for it."""
 PRIVATE_PARTS = frozenset({"lab"})
 """Modules that are no part of the library's programming interface."""
+MEASURED_RECIPES = ("digits", "cifar10_lt_fast", "tiny_imagenet_lt_features", "clinc150")
+"""Recipes that the results page is about; other files of rows are shown as well."""
+PUBLISHED_ERRORS = {
+    "cifar10_lt_fast": {"cross_entropy": 27.16, "posthoc_adjusted": 22.60, "logit_adjusted": 22.33},
+}
+"""Percent: Menon et al., "Long-tail learning via logit adjustment", Table 2, CIFAR-10-LT, tau = 1."""
 
 
 # --- Markdown
@@ -328,6 +341,133 @@ def google_style(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
+# --- Tables of the lab
+
+
+def sources_table() -> str:
+    """One line for every data source: what it is, the files it needs, and its options."""
+    rows = []
+    for name, source in sources.SOURCES.items():
+        files = files_of(source) + (f"; `longtail download {name}`" if name in DOWNLOADS else "")
+        parts = [_first_line(source), f"*Files:* {files}.", f"*Options:* {_options(source)}."]
+        rows.append([f"`{name}`", "<br>".join(parts)])
+    return table(["source", "what"], rows)
+
+
+def files_of(source: Callable[..., object]) -> str:
+    """The files that a source needs, as it says itself when they are missing."""
+    parameters = inspect.signature(source).parameters.values()
+    if any(parameter.default is inspect.Parameter.empty for parameter in parameters):
+        return "yours: the options name them"
+    if "root" not in {parameter.name for parameter in parameters}:
+        return "none"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            source(root=folder)
+        except FileNotFoundError as error:
+            message = str(error).replace(f"{folder}/", "").replace(folder, "")
+    found = re.search(r"(?:put|there is no file) (.+?)(?: into|\.$)", message)
+    if found is None:
+        raise PluginError(f"A data source must say which files to put where. Got: {message}")
+    return found[1]
+
+
+def profiles_table() -> str:
+    """One line for every profile, with an example."""
+    rows = []
+    for name, profile in sources.PROFILES.items():
+        counts = ", ".join(map(str, profile(5000, 10, 100)))
+        rows.append([f"`{name}`", _first_line(profile), counts])
+    return table(["profile", "what", "10 classes, at most 5000 samples, ratio 100"], rows)
+
+
+def models_table() -> str:
+    """One line for every model, with its size on small color images."""
+    rows = []
+    for name, build in models.MODELS.items():
+        model = models.build_model(name, num_classes=10, input_shape=(3, 32, 32))
+        size = sum(parameter.numel() for parameter in model.parameters())
+        described = build if build.__doc__ else type(model.encoder)
+        options = f"<br>*Options:* {_options(build)}." if _options(build) else ""
+        rows.append([f"`{name}`", _first_line(described) + options, f"{size:,}"])
+    return table(["model", "what", "parameters"], rows)
+
+
+def recipes_table() -> str:
+    """One line for every recipe that comes with the library."""
+    rows = []
+    for path in sorted((ROOT / "recipes").glob("*.toml")):
+        rows.append([f"`{path.stem}`", load_recipe(path).description])
+    return table(["recipe", "what"], rows)
+
+
+def optimizers_table() -> str:
+    """One line for every optimizer."""
+    rows = [[f"`{name}`", _first_line(build)] for name, build in optimizing.OPTIMIZERS.items()]
+    return table(["optimizer", "what"], rows)
+
+
+def schedules_table() -> str:
+    """One line for every learning-rate schedule, with its course."""
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+    rows = [
+        [f"`{name}`", _first_line(factor), *(f"{factor(share, TrainRecipe()):.2f}" for share in shares)]
+        for name, factor in optimizing.SCHEDULES.items()
+    ]
+    return table(["schedule", "what", *(f"at {share:.0%}" for share in shares)], rows)
+
+
+def samplers_table() -> str:
+    """One line for every named sampler."""
+    rows = []
+    for name in samplers.__all__:
+        function = getattr(samplers, name)
+        if inspect.isfunction(function):
+            rows.append([f"[`{name}`][longtail.samplers.{name}]", _first_line(function)])
+    return table(["sampler", "what an epoch is"], rows)
+
+
+def settings_tables() -> str:
+    """The settings of a recipe, part by part, from the fields that hold them."""
+    module = load_package()["lab.recipe"]
+    parts = []
+    for part in dataclasses.fields(Recipe):
+        kind = get_type_hints(Recipe)[part.name]
+        if dataclasses.is_dataclass(kind):
+            attributes = module[kind.__name__]
+            rows = [
+                [f"`{field.name}`", _toml_default(field), _documented(attributes[field.name])]
+                for field in dataclasses.fields(kind)
+            ]
+            heading = f"### [{part.name}]\n\n{_first_line(kind)}"
+            parts.append(f"{heading}\n\n{table(['setting', 'default', 'meaning'], rows)}")
+    return "\n\n".join(parts)
+
+
+def _toml_default(field: dataclasses.Field[Any]) -> str:
+    """The default as a recipe would write it, which JSON does as well."""
+    if field.default is not dataclasses.MISSING:
+        return f"`{json.dumps(field.default)}`"
+    return "" if field.default_factory is dataclasses.MISSING else f"`{json.dumps(field.default_factory())}`"
+
+
+def _documented(attribute: griffe.Object | griffe.Alias) -> str:
+    return _one_line(attribute.docstring.value).replace("``", "`") if attribute.docstring else ""
+
+
+def _first_line(documented: object) -> str:
+    return _one_line(inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0]).replace("``", "`")
+
+
+def _options(function: Callable[..., object]) -> str:
+    parameters = inspect.signature(function).parameters.values()
+    return ", ".join(
+        f"`{p.name}`" if p.default is inspect.Parameter.empty else f"`{p.name}={p.default!r}`"
+        for p in parameters
+        if p.name != "input_shape"
+    )
+
+
 # --- Command line
 
 
@@ -392,6 +532,75 @@ def _ratio_tables(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return parts
 
 
+# --- Results
+
+
+def quality_tables(folder: Path) -> str:
+    """One table for every file of rows in ``folder``, and how to make those that are not there."""
+    recipes = {path.stem: load_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
+    stems = dict.fromkeys([*MEASURED_RECIPES, *sorted(path.stem for path in folder.glob("*.csv"))])
+    return "\n\n".join(f"## {stem}\n\n{_quality(folder / f'{stem}.csv', recipes)}" for stem in stems)
+
+
+def _quality(path: Path, recipes: Mapping[str, Recipe]) -> str:
+    if not path.is_file():
+        command = _compare_command(path.stem, ("cross_entropy", "posthoc_adjusted", "logit_adjusted"), 3)
+        return f"{recipes[path.stem].description}\n\nThere are no rows yet. To make them:\n\n{command}"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {row["recipe"] for row in rows}
+    if len(names) != 1:
+        raise PluginError(f"{path} must have rows of one recipe. Got {', '.join(sorted(names)) or 'none'}.")
+    name = names.pop()
+    methods: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    num_seeds = max(map(len, methods.values()))
+    header = ["method", "balanced error, %", "head", "torso", "tail", "seconds"]
+    parts = [
+        recipes[name].description if name in recipes else "",
+        table(header, [_quality_row(method, members) for method, members in methods.items()]),
+        _compare_command(name, methods, num_seeds),
+    ]
+    if path.stem in PUBLISHED_ERRORS:
+        parts.append(_published(PUBLISHED_ERRORS[path.stem], recipes[name], num_seeds))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _quality_row(method: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Balanced error, and accuracy in the groups; a group without classes has none."""
+    found = estimate(100 * (1 - float(row["balanced_accuracy"])) for row in rows)
+    interval = f" ± {found.half_width:.2f} ({found.count} seeds)" if found.has_interval else " (1 seed)"
+    error = f"{found.mean:.2f}{interval}".replace(" ", "&nbsp;")
+    groups = [estimate(100 * float(row.get(group) or "nan") for row in rows) for group in ("head", "torso", "tail")]
+    seconds = estimate(float(row["seconds"]) for row in rows).mean
+    shown = [f"{group.mean:.1f}" if group.count else "" for group in groups]
+    linked_name = f"[`{method}`](methods/{method}.md)" if method in METHODS else f"`{method}`"
+    return [linked_name, error, *shown, f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}"]
+
+
+def _compare_command(recipe: str, methods: Sequence[str] | Mapping[str, object], num_seeds: int) -> str:
+    return fenced(
+        f"longtail compare {recipe} --seeds {num_seeds} \\\n    --methods {','.join(methods)}\n"
+        f"cp runs/{recipe}/comparison.csv benchmarks/results/quality/{recipe}.csv",
+        "bash",
+    )
+
+
+def _published(errors: Mapping[str, float], recipe: Recipe, num_seeds: int) -> str:
+    """Numbers of a paper in a table of their own: they were made in another way."""
+    train = recipe.train
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    text = (
+        "From Table 2 of *Long-tail learning via logit adjustment*. **These numbers come from another protocol:** "
+        "the paper trains the same ResNet-32 on the same class counts, but on its own long schedule, and averages "
+        f"over 5 trials. The table above is {train.epochs} epochs of `{train.schedule}` in `{train.precision}`, "
+        f"{seeds}. Compare the gaps between methods, not the numbers."
+    )
+    rows = [[f"[`{method}`](methods/{method}.md)", f"{error:.2f}"] for method, error in errors.items()]
+    return f"### Published\n\n{text}\n\n{table(['method', 'published balanced error, %'], rows)}"
+
+
 def _words(name: str) -> str:
     return name.replace("_", " ")
 
@@ -438,6 +647,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         "<!-- commands -->": commands,
         "<!-- deviations -->": deviations,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
+        "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),
+        "<!-- settings -->": settings_tables,
+        "<!-- recipes -->": recipes_table,
+        "<!-- sources -->": sources_table,
+        "<!-- profiles -->": profiles_table,
+        "<!-- models -->": models_table,
+        "<!-- optimizers -->": optimizers_table,
+        "<!-- schedules -->": schedules_table,
+        "<!-- samplers -->": samplers_table,
     }
     for mark, make in tables.items():
         if mark in markdown:

@@ -20,11 +20,11 @@ class Digits(lightning.LightningModule):
         self.loss = MarginCrossEntropy(margins.logit_adjusted(prior))
         self.accuracy = BalancedAccuracy(num_classes=10)
 
-    def training_step(self, batch, _):
+    def training_step(self, batch, batch_index):
         images, labels = batch
         return self.loss(self.model(images), labels)
 
-    def test_step(self, batch, _):
+    def test_step(self, batch, batch_index):
         images, labels = batch
         self.accuracy.update(self.model(images), labels)
 

@@ -209,7 +209,7 @@ def test_ignored_samples_have_no_loss_no_gradient_and_no_share_in_the_mean(label
     (gradient,) = torch.autograd.grad(mean, leaf)
     assert gradient[2].abs().max() == 0
     assert gradient[kept].abs().max() > 0
-    assert module(logits, torch.full((7,), -100)) == 0
+    assert torch.isnan(module(logits, torch.full((7,), -100)))
 
 
 def test_the_mean_divides_by_samples_not_by_weights():
@@ -262,7 +262,9 @@ def test_focal_is_its_formula():
             p = torch.exp(-loop_losses(f, target, ASYMMETRIC.dense(), torch.ones(C).double()))
             return WEIGHTS[target] * (1 - p) ** gamma * -torch.log(p)
 
-        assert_same(lambda f, gamma=gamma: longtail.focal_loss(f, target, gamma, ASYMMETRIC, WEIGHTS), reference, logits)
+        assert_same(
+            lambda f, gamma=gamma: longtail.focal_loss(f, target, gamma, ASYMMETRIC, WEIGHTS), reference, logits
+        )
 
 
 def test_focal_of_a_sure_sample_has_a_finite_gradient():
@@ -337,11 +339,24 @@ def test_posthoc_adjustment_inverts_the_trained_offset():
     torch.testing.assert_close(torch.log_softmax(back, 1), torch.log_softmax(logits, 1))
 
 
-def test_an_empty_batch_costs_nothing():
+def test_an_empty_batch_has_no_losses_and_no_mean():
     empty = torch.zeros(0, C)
     target = torch.zeros(0, dtype=torch.long)
     assert longtail.margin_cross_entropy(empty, target, ASYMMETRIC).shape == (0,)
-    assert longtail.MarginCrossEntropy(ASYMMETRIC)(empty, target) == 0
+    assert torch.isnan(longtail.MarginCrossEntropy(ASYMMETRIC)(empty, target))
+
+
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_margins_can_be_learned(rowwise, monkeypatch):
+    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0 if rowwise else 2**40)
+    logits, target = make_batch()
+    assert_same(
+        lambda f, p, n: longtail.margin_cross_entropy(f, target, Margins(p, n), WEIGHTS),
+        lambda f, p, n: loop_losses(f, target, p[:, None] + n[None, :], WEIGHTS),
+        logits,
+        ASYMMETRIC.positive,
+        ASYMMETRIC.negative,
+    )
 
 
 @pytest.mark.slow

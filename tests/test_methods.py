@@ -39,7 +39,7 @@ def test_the_loss_is_a_finite_scalar_with_a_gradient(method):
 @every_method
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_extreme_logits_stay_finite(method, size):
-    logits, target = make_batch(torch.float32)
+    _, target = make_batch(torch.float32)
     extreme = torch.where(torch.arange(C) % 2 == 0, size, -size).expand(len(target), C)
     loss, gradient = loss_and_gradient(method.loss(PRIOR), extreme, target)
     assert torch.isfinite(loss)

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_ELEMENTS = 2**19
-"""Buffer size for ready logits: 2 MiB in float32, small enough to stay in cache."""
+CHUNK_ELEMENTS = 2**20
+"""Buffer size for ready logits: 4 MiB in float32, small enough to stay in cache."""
 
-LINEAR_CHUNK_ELEMENTS = 2**23
-"""Buffer size for logits made from embeddings: 32 MiB in float32, tall enough for efficient matrix products."""
+LINEAR_CHUNK_ELEMENTS = 25 * 2**20
+"""Buffer size for logits made from embeddings: 100 MiB in float32, tall enough for efficient matrix products."""
 
 LINEAR_WHOLE_ELEMENTS = 2**24
 """Up to this size, logits made from embeddings are made all at once: 64 MiB in float32."""
@@ -33,7 +33,7 @@ def row_chunks(num_rows: int, num_classes: int, elements: int) -> Iterator[slice
 
 def shift_target(logits: Tensor, target: Tensor, shift: Tensor) -> Tensor:
     """Add ``shift`` [N] to the target's logit, in place; the gradient passes through unchanged."""
-    return logits.scatter_add_(1, target[:, None], shift[:, None])
+    return logits.scatter_add_(1, target.unsqueeze(1), shift.unsqueeze(1))
 
 
 class RowwiseCrossEntropy(torch.autograd.Function):
@@ -45,10 +45,13 @@ class RowwiseCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
         losses = torch.empty_like(shift)
-        for rows in row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS):
-            shifted = shift_target(logits[rows] + negative, target[rows], shift[rows])
-            losses[rows] = F.cross_entropy(shifted, target[rows], reduction="none")
-        return losses
+        chunks = list(row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS))
+        shifted, log_probs = (_buffer(chunks, logits.shape[1], logits) for _ in range(2))
+        for rows in chunks:
+            part = _shifted_rows(logits[rows], target[rows], negative, shift[rows], out=shifted)
+            torch.log_softmax(part, dim=1, out=log_probs[: len(part)])
+            losses[rows] = log_probs[: len(part)].gather(1, target[rows].unsqueeze(1)).squeeze(1)
+        return losses.neg_()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -61,12 +64,13 @@ class RowwiseCrossEntropy(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the gradient must itself be differentiable
             return _logit_gradient(logits, target, negative, shift) * grad_losses[:, None], None, None, None
         grad = torch.empty_like(logits)
-        minus_one = shift.new_full((1,), -1.0)
-        for rows in row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS):
-            shifted = shift_target(logits[rows] + negative, target[rows], shift[rows])
-            torch.softmax(shifted, dim=1, out=grad[rows])
-            shift_target(grad[rows], target[rows], minus_one.expand(shifted.shape[0]))
-            grad[rows].mul_(grad_losses[rows, None])
+        chunks = list(row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS))
+        shifted, minus_one = _buffer(chunks, logits.shape[1], logits), shift.new_full((1,), -1.0)
+        for rows in chunks:
+            part = _shifted_rows(logits[rows], target[rows], negative, shift[rows], out=shifted)
+            torch.softmax(part, dim=1, out=grad[rows])
+            shift_target(grad[rows], target[rows], minus_one.expand(len(part)))
+            grad[rows].mul_(grad_losses[rows].unsqueeze(1))
         return grad, None, None, None
 
     @staticmethod
@@ -85,6 +89,17 @@ class RowwiseCrossEntropy(torch.autograd.Function):
             for parts in zip(logits, target, negative, shift, strict=True)
         ]
         return torch.stack(losses), 0
+
+
+def _buffer(chunks: list[slice], num_classes: int, like: Tensor) -> Tensor:
+    """Room for the largest chunk, which is the first."""
+    num_rows = chunks[0].stop if chunks else 0
+    return torch.empty(num_rows, num_classes, dtype=like.dtype, device=like.device)
+
+
+def _shifted_rows(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor, out: Tensor) -> Tensor:
+    part = torch.add(logits, negative, out=out[: len(logits)])
+    return shift_target(part, target, shift)
 
 
 def _logit_gradient(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
@@ -107,14 +122,20 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         total = torch.zeros((), dtype=x.dtype, device=x.device)
-        for rows in row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS):
-            logits = shift_target(F.linear(x[rows], weight, bias), target[rows], shift[rows])
-            log_norm = torch.logsumexp(logits, dim=1)
-            at_target = logits.gather(1, target[rows, None])[:, 0]
-            total += torch.dot(log_norm - at_target, scale[rows])
+        chunks = list(row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS))
+        buffer = _buffer(chunks, len(weight), x)
+        for rows in chunks:
+            logits = torch.addmm(bias, x[rows], weight.T, out=buffer[: rows.stop - rows.start])
+            shift_target(logits, target[rows], shift[rows])
+            at_target = logits.gather(1, target[rows].unsqueeze(1)).squeeze(1)
+            # All in place: with a second buffer chunks would have to be half as tall, and matrix products slower.
+            largest = logits.amax(dim=1)
+            unnormalized = logits.sub_(largest.unsqueeze(1)).exp_()
+            norm = unnormalized.sum(dim=1)
+            total += torch.dot(norm.log() + largest - at_target, scale[rows])
             if grad_x is None and grad_weight is None and grad_bias is None:
                 continue
-            grad = logits.sub_(log_norm[:, None]).exp_().mul_(scale[rows, None])
+            grad = unnormalized.mul_((scale[rows] / norm).unsqueeze(1))
             shift_target(grad, target[rows], -scale[rows])
             if grad_x is not None:
                 torch.mm(grad, weight, out=grad_x[rows])

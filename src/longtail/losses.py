@@ -11,6 +11,7 @@ logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing o
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -86,15 +87,7 @@ def margin_cross_entropy(
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    _check_shapes(logits, target, margins, weights, label_smoothing)
-    wide = _widened(logits)
-    if _is_rowwise(wide, target, label_smoothing) and margins is not None:
-        losses = _rowwise_losses(wide, target, margins.to(wide), weights, ignore_index)
-    else:
-        margins = None if margins is None else margins.to(wide)
-        shifted = wide if margins is None else wide + margins.negative
-        losses = _losses_of_shifted(shifted, target, margins, weights, ignore_index, label_smoothing)
-    return losses.to(_loss_dtype(logits))
+    return _margin_losses(logits, target, _Terms(margins, weights, ignore_index, label_smoothing), take_mean=False)
 
 
 def linear_margin_cross_entropy(
@@ -135,25 +128,19 @@ def linear_margin_cross_entropy(
     """
     _check_linear(x, weight, bias)
     shifted_bias = _shifted_bias(weight, bias, margins)
-
-    def losses_of(part: Tensor, weight: Tensor, shifted_bias: Tensor | None, part_target: Tensor) -> Tensor:
-        logits = F.linear(part, weight, shifted_bias)
-        _check_shapes(logits, part_target, margins, weights, label_smoothing)
-        wide = _widened(logits)
-        wide_margins = None if margins is None else margins.to(wide)
-        losses = _losses_of_shifted(wide, part_target, wide_margins, weights, ignore_index, label_smoothing)
-        return losses.to(_loss_dtype(logits))
-
+    terms = _Terms(margins, weights, ignore_index, label_smoothing)
     if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return losses_of(x, weight, shifted_bias, target)
+        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=False)
     _check_target_length(len(x), target)
     parts = [
         checkpoint(
-            losses_of,
+            _linear_losses,
             x[rows],
             weight,
             shifted_bias,
             target[rows],
+            terms,
+            take_mean=False,
             use_reentrant=False,
             preserve_rng_state=False,
         )
@@ -191,7 +178,7 @@ def mean_linear_margin_cross_entropy(
         label_smoothing: in [0, 1].
 
     Returns:
-        A scalar; 0 if no sample counts.
+        A scalar; NaN if no sample counts, as PyTorch has it.
 
     >>> x, weight = torch.ones(2, 3), torch.zeros(4, 3)
     >>> mean_linear_margin_cross_entropy(x, weight, torch.tensor([0, 3])).exp()
@@ -201,34 +188,29 @@ def mean_linear_margin_cross_entropy(
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
     _check_linear(x, weight, bias)
-    is_small = len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS
+    shifted_bias = _shifted_bias(weight, bias, margins)
+    terms = _Terms(margins, weights, ignore_index, label_smoothing)
+    if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
+        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=True)
     needs_general_form = (
-        is_small
-        or target.is_floating_point()
+        target.is_floating_point()
         or label_smoothing > 0
         or x.dtype in (torch.float16, torch.bfloat16)
         or torch.is_autocast_enabled(x.device.type)
         or torch.compiler.is_compiling()
+        or _is_learned(margins)
     )
     if needs_general_form:
         losses = linear_margin_cross_entropy(
-            x,
-            weight,
-            target,
-            margins,
-            bias,
-            weights,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
+            x, weight, target, margins, bias, weights, ignore_index=ignore_index, label_smoothing=label_smoothing
         )
         return _mean(losses, target, ignore_index)
     _check_target_length(len(x), target)
-    valid, safe = _valid_and_safe(target, ignore_index)
+    valid, safe = target != ignore_index, _safe(target, ignore_index)
     _raise_if_out_of_range(safe, len(weight))
     scale = valid.to(x.dtype) if weights is None else valid * weights.to(x)[safe]
-    scale = scale / valid.sum().clamp_min(1)
+    scale = scale / valid.sum()
     shift = torch.zeros_like(scale) if margins is None else -(margins.positive + margins.negative).to(x)[safe]
-    shifted_bias = _shifted_bias(weight, bias, margins)
     if shifted_bias is None:
         shifted_bias = weight.new_zeros(len(weight))
     return MeanLinearCrossEntropy.apply(x, weight, shifted_bias, safe, shift, scale)  # type: ignore[no-any-return, no-untyped-call]
@@ -281,7 +263,7 @@ def focal_loss(
     # The clamp keeps the derivative of x^gamma finite at x = 0 for gamma < 1.
     miss = (-torch.expm1(-cross_entropy)).clamp_min(torch.finfo(cross_entropy.dtype).tiny)
     losses = miss**gamma * cross_entropy
-    return losses if weights is None else losses * _weights_at(weights, target, ignore_index, losses)
+    return losses if weights is None else losses * weights.to(losses)[_safe(target, ignore_index)]
 
 
 def decoupled_logistic(
@@ -502,16 +484,9 @@ class MarginCrossEntropy(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar, 0 if no sample counts."""
-        losses = margin_cross_entropy(
-            logits,
-            target,
-            _margins_of(self),
-            self.weights,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-        )
-        return _mean(losses, target, self.ignore_index)
+        """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar, NaN if no sample counts."""
+        terms = _Terms(_margins_of(self), self.weights, self.ignore_index, self.label_smoothing)
+        return _margin_losses(logits, target, terms, take_mean=True)
 
 
 class LinearMarginCrossEntropy(nn.Module):
@@ -626,7 +601,7 @@ class DecoupledLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N]: a scalar."""
         losses = self.function(logits, target, _margins_of(self), self.weights)
-        return losses.sum() / max(1, len(losses))
+        return losses.mean()
 
 
 class BalancedSigmoid(nn.Module):
@@ -650,7 +625,7 @@ class BalancedSigmoid(nn.Module):
     def forward(self, logits: Tensor, target: Tensor, foreground: Tensor | None = None) -> Tensor:
         """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar."""
         losses = balanced_sigmoid(logits, target, self.offsets, foreground)
-        return losses.sum() / max(1, len(losses))
+        return losses.mean()
 
 
 def _register_buffers(module: nn.Module, margins: Margins | None, weights: Tensor | None) -> None:
@@ -668,65 +643,100 @@ def _margins_of(module: nn.Module) -> Margins | None:
     return None if positive is None or negative is None else Margins(positive, negative)  # type: ignore[arg-type]
 
 
-def _losses_of_shifted(
-    shifted: Tensor,
-    target: Tensor,
-    margins: Margins | None,
-    weights: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
+class _Terms(NamedTuple):
+    """What a margin loss depends on beside logits and target."""
+
+    margins: Margins | None
+    weights: Tensor | None
+    ignore_index: int
+    label_smoothing: float
+
+
+def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
+    """``margin_cross_entropy``, or its mean, which PyTorch takes in fewer passes when it knows."""
+    _check_shapes(logits, target, terms)
+    wide = _widened(logits)
+    margins = _margins_like(terms.margins, wide)
+    if margins is not None and _is_rowwise(wide, target, margins, terms.label_smoothing):
+        losses = _rowwise_losses(wide, target, margins, terms)
+        losses = _mean(losses, target, terms.ignore_index) if take_mean else losses
+    else:
+        shifted = wide if margins is None else wide + margins.negative
+        losses = _losses_of_shifted(shifted, target, margins, terms, take_mean)
+    return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
+
+
+def _linear_losses(
+    x: Tensor, weight: Tensor, shifted_bias: Tensor | None, target: Tensor, terms: _Terms, take_mean: bool
 ) -> Tensor:
-    """[N] losses from ``logits + negative``, which is overwritten where there are margins."""
-    if target.is_floating_point() or label_smoothing > 0:
-        return _expected_losses(shifted, target, margins, weights, ignore_index, label_smoothing)
-    valid, safe = _valid_and_safe(target, ignore_index)
+    """``_margin_losses`` of a linear head whose bias carries the negative part of the margin already."""
+    logits = F.linear(x, weight, shifted_bias)
+    _check_shapes(logits, target, terms)
+    wide = _widened(logits)
+    losses = _losses_of_shifted(wide, target, _margins_like(terms.margins, wide), terms, take_mean)
+    return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
+
+
+def _losses_of_shifted(
+    shifted: Tensor, target: Tensor, margins: Margins | None, terms: _Terms, take_mean: bool
+) -> Tensor:
+    """[N] losses, or their mean, from ``logits + negative``, which is overwritten where there are margins."""
+    if target.is_floating_point() or terms.label_smoothing > 0:
+        losses = _expected_losses(shifted, target, margins, terms)
+        return _mean(losses, target, terms.ignore_index) if take_mean else losses
+    weights = None if terms.weights is None else terms.weights.to(shifted)
+    target = target.long()
+    # PyTorch's own mean divides by the weights, so with weights it is taken here.
+    reduction = "mean" if take_mean and weights is None else "none"
     try:
         if margins is not None:
-            shifted = shift_target(shifted, safe, -(margins.positive + margins.negative)[safe])
-        losses = F.cross_entropy(shifted, safe, reduction="none").masked_fill(~valid, 0)
-        return losses if weights is None else losses * weights.to(losses)[safe]
+            shifted = _with_target_shifted(shifted, target, margins)
+        losses = F.cross_entropy(shifted, target, weights, ignore_index=terms.ignore_index, reduction=reduction)
     except (IndexError, RuntimeError):
-        _raise_if_out_of_range(safe, shifted.shape[1])
+        _raise_if_out_of_range(_safe(target, terms.ignore_index), shifted.shape[1])
         raise
+    return _mean(losses, target, terms.ignore_index) if take_mean and weights is not None else losses
 
 
-def _rowwise_losses(
-    logits: Tensor, target: Tensor, margins: Margins, weights: Tensor | None, ignore_index: int
-) -> Tensor:
-    valid, safe = _valid_and_safe(target, ignore_index)
+def _with_target_shifted(shifted: Tensor, target: Tensor, margins: Margins) -> Tensor:
+    """Take positive + negative off the target's logit, in place."""
+    # An ignored target may be no class at all: any class will do for it.
+    safe = target.clamp(0, shifted.shape[1] - 1)
+    shift = (margins.positive + margins.negative).index_select(0, safe).neg()
+    # A constant leaves the gradient as it is, so autograd need not know, unless margins are learned.
+    with torch.set_grad_enabled(shift.requires_grad):
+        return shift_target(shifted, safe, shift)
+
+
+def _rowwise_losses(logits: Tensor, target: Tensor, margins: Margins, terms: _Terms) -> Tensor:
+    safe = _safe(target, terms.ignore_index)
     try:
         shift = -(margins.positive + margins.negative)[safe]
         losses: Tensor = RowwiseCrossEntropy.apply(logits, safe, margins.negative, shift)  # type: ignore[no-untyped-call]
     except (IndexError, RuntimeError):
         _raise_if_out_of_range(safe, logits.shape[1])
         raise
-    losses = losses.masked_fill(~valid, 0)
-    return losses if weights is None else losses * weights.to(losses)[safe]
+    losses = losses.masked_fill(target == terms.ignore_index, 0)
+    return losses if terms.weights is None else losses * terms.weights.to(losses)[safe]
 
 
-def _expected_losses(
-    shifted: Tensor,
-    target: Tensor,
-    margins: Margins | None,
-    weights: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-) -> Tensor:
+def _expected_losses(shifted: Tensor, target: Tensor, margins: Margins | None, terms: _Terms) -> Tensor:
     """[N] sum_y t[y] * alpha[y] * l(y, f) for a target distribution t."""
     num_classes = shifted.shape[1]
-    valid: Tensor | None = None
+    ignored: Tensor | None = None
     if not target.is_floating_point():
-        valid, target = _valid_and_safe(target, ignore_index)
+        ignored = target == terms.ignore_index
+        target = _safe(target, terms.ignore_index)
         _raise_if_out_of_range(target, num_classes)
         target = F.one_hot(target, num_classes)
-    target = target.to(shifted) * (1 - label_smoothing) + label_smoothing / num_classes
+    target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
     if margins is not None:
         per_label = _raise_positive(per_label, margins.positive + margins.negative)
-    if weights is not None:
-        target = target * weights.to(shifted)
+    if terms.weights is not None:
+        target = target * terms.weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
-    return losses if valid is None else losses.masked_fill(~valid, 0)
+    return losses if ignored is None else losses.masked_fill(ignored, 0)
 
 
 def _raise_positive(cross_entropy: Tensor, shift: Tensor) -> Tensor:
@@ -744,7 +754,7 @@ def _decoupled(
     margins: Margins | None,
     weights: Tensor | None,
 ) -> Tensor:
-    _check_shapes(logits, target, margins, weights, label_smoothing=0.0)
+    _check_shapes(logits, target, _Terms(margins, weights, ignore_index=-100, label_smoothing=0.0))
     if target.is_floating_point():
         raise TypeError("decoupled losses: target must be class indices. Got probabilities.")
     _raise_if_out_of_range(target, logits.shape[1])
@@ -760,10 +770,20 @@ def _decoupled(
     return losses.to(_loss_dtype(logits))
 
 
-def _is_rowwise(logits: Tensor, target: Tensor, label_smoothing: float) -> bool:
+def _is_rowwise(logits: Tensor, target: Tensor, margins: Margins, label_smoothing: float) -> bool:
     is_indexed = not target.is_floating_point() and label_smoothing == 0
     is_large = logits.numel() >= ROWWISE_ELEMENTS and logits.device.type == "cpu"
-    return is_indexed and is_large and not torch.compiler.is_compiling()
+    return is_indexed and is_large and not torch.compiler.is_compiling() and not _is_learned(margins)
+
+
+def _is_learned(margins: Margins | None) -> bool:
+    return margins is not None and (margins.positive.requires_grad or margins.negative.requires_grad)
+
+
+def _margins_like(margins: Margins | None, like: Tensor) -> Margins | None:
+    if margins is None or (margins.positive.dtype == like.dtype and margins.positive.device == like.device):
+        return margins
+    return margins.to(like)
 
 
 def _shifted_bias(weight: Tensor, bias: Tensor | None, margins: Margins | None) -> Tensor | None:
@@ -773,14 +793,9 @@ def _shifted_bias(weight: Tensor, bias: Tensor | None, margins: Margins | None) 
     return negative if bias is None else bias + negative
 
 
-def _valid_and_safe(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Which samples count, and class indices in which the ignored ones point at class 0."""
-    valid = target != ignore_index
-    return valid, torch.where(valid, target, 0).long()
-
-
-def _weights_at(weights: Tensor, target: Tensor, ignore_index: int, like: Tensor) -> Tensor:
-    return weights.to(like)[_valid_and_safe(target, ignore_index)[1]]
+def _safe(target: Tensor, ignore_index: int) -> Tensor:
+    """Class indices in which the ignored ones point at class 0."""
+    return target.masked_fill(target == ignore_index, 0).long()
 
 
 def _one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:
@@ -791,9 +806,8 @@ def _one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:
 
 
 def _mean(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    if target.is_floating_point():
-        return losses.sum() / max(1, len(losses))
-    return losses.sum() / (target != ignore_index).sum().clamp_min(1)
+    """The mean over samples that count, whatever their weights."""
+    return losses.mean() if target.is_floating_point() else losses.sum() / (target != ignore_index).sum()
 
 
 def _widened(logits: Tensor) -> Tensor:
@@ -822,9 +836,7 @@ def _check_target_length(num_rows: int, target: Tensor) -> None:
         raise ValueError(f"target must be [{num_rows}] class indices. Got {tuple(target.shape)}.")
 
 
-def _check_shapes(
-    logits: Tensor, target: Tensor, margins: Margins | None, weights: Tensor | None, label_smoothing: float
-) -> None:
+def _check_shapes(logits: Tensor, target: Tensor, terms: _Terms) -> None:
     _check_logits(logits)
     num_classes = logits.shape[1]
     wanted = logits.shape if target.is_floating_point() else logits.shape[:1]
@@ -833,12 +845,12 @@ def _check_shapes(
             f"target must be [N] class indices or [N, C] probabilities for logits {tuple(logits.shape)}. "
             f"Got {target.dtype} {tuple(target.shape)}."
         )
-    if margins is not None and margins.num_classes != num_classes:
-        raise ValueError(f"margins are for {margins.num_classes} classes, but logits have {num_classes}.")
-    if weights is not None and weights.shape != (num_classes,):
-        raise ValueError(f"weights must be [{num_classes}]. Got {tuple(weights.shape)}.")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1]. Got {label_smoothing}.")
+    if terms.margins is not None and terms.margins.num_classes != num_classes:
+        raise ValueError(f"margins are for {terms.margins.num_classes} classes, but logits have {num_classes}.")
+    if terms.weights is not None and terms.weights.shape != (num_classes,):
+        raise ValueError(f"weights must be [{num_classes}]. Got {tuple(terms.weights.shape)}.")
+    if not 0 <= terms.label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1]. Got {terms.label_smoothing}.")
 
 
 def _raise_if_out_of_range(target: Tensor, num_classes: int) -> None:

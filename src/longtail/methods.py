@@ -165,6 +165,8 @@ _ROWS = (
     _phased("classifier_retraining", schedules.classifier_retraining),
     _phased("learned_weight_scaling", schedules.learned_weight_scaling),
     _phased("retrained_balanced_softmax", schedules.retrained_balanced_softmax),
+    _phased("decoupled", schedules.decoupled),
+    _phased("balanced_meta_softmax", schedules.balanced_meta_softmax),
     Method(
         "posthoc_adjusted", "post-hoc", posthoc.adjust_logits, adjust_logits=posthoc.adjust_logits, consistent=True
     ),

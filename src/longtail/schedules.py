@@ -1,7 +1,7 @@
 """Training in phases: deferred re-weighting and re-sampling, and decoupled training of features and head.
 
 A method that changes its loss, its sampler or its head on the way is a tuple of :class:`Phase`. The phases are
-data; any training loop can follow them, and ``longtail.lab.training`` does.
+data; any training loop can follow them, and ``longtail.lab.train`` does.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from longtail import margins as margin_builders
 from longtail import weights as weight_builders
 from longtail.losses import MarginCrossEntropy
 from longtail.margins import Margins
+from longtail.meta import MetaSampler
 from longtail.prior import ClassPrior
-from longtail.samplers import ClassBalancedSampler, InstanceSampler, ProgressiveSampler, SquareRootSampler
+from longtail.samplers import (
+    ClassBalancedSampler,
+    InstanceSampler,
+    ProgressiveSampler,
+    SquareRootSampler,
+    TargetSampler,
+)
 
 __all__ = [
     "Phase",
     "ScaledLinear",
+    "balanced_meta_softmax",
     "class_balanced_sampling",
     "classifier_retraining",
+    "decoupled",
     "defer",
     "deferred_resampling",
     "deferred_reweighting",
@@ -39,6 +48,9 @@ __all__ = [
 
 SamplerFactory = Callable[[Tensor, int, int], Sampler[int]]
 """labels [N], seed, epochs of the phase -> a sampler of indices."""
+
+LearningSamplerFactory = Callable[[Tensor, int], MetaSampler]
+"""labels [N], seed -> a sampler that learns while the phase goes on."""
 
 
 def instance_sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
@@ -62,8 +74,12 @@ class Phase:
     new_head: Callable[[nn.Module], nn.Module] | None = None
     """Old head -> the head to train from here on, on a frozen encoder, with a learning-rate schedule of its own.
     None: the whole model goes on."""
+    learning_sampler: LearningSamplerFactory | None = None
+    """Draws the batches in place of ``sampler``, and learns from each step of the new head."""
 
     def __post_init__(self) -> None:
+        if self.learning_sampler is not None and self.new_head is None:
+            raise ValueError("Phase: a learning_sampler must have a new_head to learn from. Got none.")
         if not (math.isfinite(self.share) and self.share > 0):
             raise ValueError(f"Phase: share must be above 0. Got {self.share}.")
 
@@ -109,9 +125,9 @@ def fresh_head(head: nn.Module) -> nn.Module:
     """
     if not isinstance(head, nn.Linear):
         raise TypeError(f"fresh_head: the head must be nn.Linear. Got {type(head).__name__}.")
-    return nn.Linear(
-        head.in_features, head.out_features, bias=head.bias is not None, device=head.weight.device
-    ).to(head.weight.dtype)
+    return nn.Linear(head.in_features, head.out_features, bias=head.bias is not None, device=head.weight.device).to(
+        head.weight.dtype
+    )
 
 
 def scaled_head(head: nn.Module) -> nn.Module:
@@ -356,6 +372,109 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
     """
     second = MarginCrossEntropy(margin_builders.logit_adjusted(prior, tau))
     return Phase(MarginCrossEntropy()), Phase(second, share=share, new_head=fresh_head)
+
+
+def decoupled(
+    prior: ClassPrior,
+    feature_tau: float = 0.0,
+    feature_power: float = 1.0,
+    tau: float = 1.0,
+    power: float = 1.0,
+    share: float = 0.1,
+) -> tuple[Phase, ...]:
+    """Features one way, then a new head on frozen features another way: any two strengths of margin and sampling.
+
+    Formula:
+        Delta[y, y'] = tau * log(pi[y'] / pi[y]), class y drawn in proportion to n[y]^power; each stage has its own
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing where a tau is not 0.
+        feature_tau: strength of the adjustment in stage one: 0 is softmax, 1 balanced softmax.
+        feature_power: sampling in stage one: 1 takes every sample once an epoch, 0 is class-balanced sampling (CBS).
+        tau: strength of the adjustment in stage two.
+        power: sampling in stage two.
+        share: length of stage two, as a share of stage one.
+
+    Use when:
+        It is to be seen which stage gains what: 0 or 1 for each option gives all of the reference's table.
+    Avoid when:
+        One of the named pairs will do.
+    Equals:
+        ``classifier_retraining`` at tau = power = 0; ``retrained_balanced_softmax`` as it stands.
+
+    >>> [phase.share for phase in decoupled(ClassPrior.from_counts([9, 1]), feature_tau=1.0, tau=0.0, power=0.0)]
+    [1.0, 0.1]
+
+    Reference:
+        Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement.
+    """
+    first, second = (MarginCrossEntropy(_adjustment(prior, strength)) for strength in (feature_tau, tau))
+    return (
+        Phase(first, _power_sampler(prior, feature_power)),
+        Phase(second, _power_sampler(prior, power), share, new_head=fresh_head),
+    )
+
+
+def balanced_meta_softmax(
+    prior: ClassPrior,
+    tau: float = 1.0,
+    share: float = 0.1,
+    rate_learning_rate: float = 0.01,
+    meta_size: int = 512,
+) -> tuple[Phase, ...]:
+    """BALMS: features by plain training, then a head by balanced softmax, on batches whose class rates are learned.
+
+    Formula:
+        stage two: Delta[y, y'] = tau * log(pi[y'] / pi[y]), class y drawn in proportion to n[y] * rate[y]; the rates
+        follow the gradient of a class-balanced loss through each step of the head
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: strength of the adjustment in stage two; 0 is the meta sampler with plain softmax.
+        share: length of stage two, as a share of stage one.
+        rate_learning_rate: Adam's, for the rates.
+        meta_size: samples of the class-balanced set that judges each step.
+
+    Use when:
+        ``retrained_balanced_softmax`` sees too few rare samples, and class-balanced sampling on top of it too many.
+    Avoid when:
+        Stage two is a few steps: the rates need some hundred to move. It needs SGD, which takes linear steps.
+    Equals:
+        ``retrained_balanced_softmax``, but drawing with replacement, as rate_learning_rate tends to 0.
+
+    >>> [phase.learning_sampler is None for phase in balanced_meta_softmax(ClassPrior.from_counts([9, 1]))]
+    [True, False]
+
+    Deviates:
+        See ``longtail.meta.MetaSampler``.
+
+    Reference:
+        Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.1, C.3.
+    """
+
+    def learning_sampler(labels: Tensor, seed: int) -> MetaSampler:
+        return MetaSampler(
+            labels, prior.num_classes, meta_size=meta_size, learning_rate=rate_learning_rate, seed=seed
+        )
+
+    second = MarginCrossEntropy(_adjustment(prior, tau))
+    return (
+        Phase(MarginCrossEntropy()),
+        Phase(second, share=share, new_head=fresh_head, learning_sampler=learning_sampler),
+    )
+
+
+def _adjustment(prior: ClassPrior, tau: float) -> Margins | None:
+    return None if tau == 0 else margin_builders.logit_adjusted(prior, tau)
+
+
+def _power_sampler(prior: ClassPrior, power: float) -> SamplerFactory:
+    """Classes in proportion to their size to this power; at 1, every sample once an epoch."""
+    if power == 1:
+        return instance_sampler
+    counts = prior.counts.double()
+    probs = torch.where(counts > 0, counts**power, 0.0)
+    return lambda labels, seed, epochs: TargetSampler(labels, probs, seed=seed)
 
 
 def _split_at(start: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.sparse import SparseRows
 from longtail.lab.recipe import TrainRecipe
 
-__all__ = ["Batch", "Preparation", "prepare_for", "test_batches", "train_batches"]
+__all__ = ["Batch", "Preparation", "prepare_for", "ordered_batches", "train_batches"]
 
 Inputs = Tensor | SparseRows
 ToDevice = Callable[[Inputs], Inputs]
@@ -86,7 +86,7 @@ def augmented(images: Tensor, recipe: TrainRecipe, generator: torch.Generator) -
     return augment.random_flip(images, generator=generator) if recipe.flip else images
 
 
-def test_batches(split: Split, start: int, stop: int, batch_size: int, prepare: Preparation) -> Iterator[Inputs]:
+def ordered_batches(split: Split, start: int, stop: int, batch_size: int, prepare: Preparation) -> Iterator[Inputs]:
     """Inputs of the samples from ``start`` to ``stop``, in order."""
     for first in range(start, stop, batch_size):
         yield prepare(split.batch(torch.arange(first, min(first + batch_size, stop))))

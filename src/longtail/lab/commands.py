@@ -182,12 +182,13 @@ def train(
 ) -> None:
     """Train what a recipe describes; go on where an earlier call was interrupted."""
     from longtail.lab import screens
-    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.recipe import find_recipe, load_recipe, with_settings
     from longtail.lab.train import train as train_recipe
     from longtail.methods import get_method
 
-    chosen = load_recipe(find_recipe(recipe), settings or ())
+    chosen = load_recipe(find_recipe(recipe))
     chosen = chosen if method is None else chosen.with_method(get_method(method).name)
+    chosen = with_settings(chosen, settings or ())
     chosen = chosen if seed is None else chosen.with_seed(seed)
     folder = output or Path("runs", chosen.name, chosen.method.name, f"seed-{chosen.train.seed}")
     number = int(devices) if devices.isdecimal() else devices
@@ -232,6 +233,39 @@ def report(
 
 
 @app.command()
+def explain(
+    file: Annotated[
+        Path | None, typer.Argument(help="Labels, as for inspect; default: five labels of 1,000 to 10 samples.")
+    ] = None,
+    sampling: Annotated[
+        str, typer.Option(help="uniform, within-batch, prior, prior-0.75 or log-uniform.")
+    ] = "within-batch",
+    weighting: Annotated[str, typer.Option(help="constant, importance, relative or tail.")] = "constant",
+    num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 256,
+    exclude_positive: Annotated[
+        bool, typer.Option("--exclude-positive", help="Draw from the other labels; else the true one has weight 0.")
+    ] = False,
+    label: Annotated[str | None, typer.Option(help="The label column, or the array's name in an .npz.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Explain which loss a way to sample negatives optimizes, and whether it favors frequent or rare labels."""
+    from longtail import ClassPrior
+    from longtail.lab import screens
+    from longtail.lab.explaining import explain_sampling
+    from longtail.lab.tables import read_labels
+
+    prior = screens.SAMPLE_PRIOR
+    if file is not None:
+        labels = _recipe_labels(file) if file.suffix == ".toml" else read_labels(file, label)
+        prior = ClassPrior.from_labels(labels.codes[labels.codes >= 0], len(labels.classes))
+    found = explain_sampling(sampling, weighting, num_negatives, prior, exclude_positive)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        _console().print(screens.explanation(found))
+
+
+@app.command()
 def download(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100, mnist or fashion_mnist.")],
     root: Annotated[Path | None, typer.Option(help="Where to; default: LONGTAIL_DATA.")] = None,
@@ -271,6 +305,52 @@ def reproduce_gaussians(
     done = list(track(runs, description="Trials", total=trials, console=Console(stderr=True), transient=True))
     written = gaussians.write_results(done, output, {"trials": trials, "samples": samples, "seed": seed})
     _console().print(screens.gaussian_errors(gaussians.summarize(done)))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
+@reproduce.command("balms")
+def reproduce_balms(
+    recipe: Annotated[str, typer.Option(help="What to learn sample rates on.")] = "digits_balms",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each loss, with seeds 0, 1, ...")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder for the runs, results and pictures.")] = Path("runs/balms"),
+    settings: Settings = None,
+) -> None:
+    """Learned sample rates, and what re-sampling does: Figures 1 and 3 of "Balanced Meta-Softmax" (supplement)."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.reproduce import balms
+
+    chosen = load_recipe(find_recipe(recipe), settings or ())
+    runs = balms.learn_rates(chosen, output, range(seeds))
+    shown = track(runs, description="Runs", total=2 * seeds, console=Console(stderr=True), transient=True)
+    done, heads = list(shown), balms.descend()
+    written = balms.write_results(done, heads, chosen, output)
+    _console().print(screens.learned_rates(done))
+    _console().print(screens.decision_areas(heads))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
+@reproduce.command("sampling-bias")
+def reproduce_sampling_bias(
+    samples: Annotated[int, typer.Option(min=1, help="Pairs of logits and a true label to average over.")] = 20,
+    draws: Annotated[int, typer.Option(min=2, help="Times that negatives are drawn for each pair.")] = 200,
+    output: Annotated[Path, typer.Option(help="Folder for the results and picture.")] = Path("runs/sampling_bias"),
+    seed: Annotated[int, typer.Option(min=0, help="Chooses logits, labels and negatives.")] = 0,
+) -> None:
+    """Sampled against implied losses: Table 2 and Theorem 3 of "Disentangling sampling and labeling bias"."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.reproduce import sampling_bias
+
+    output.mkdir(parents=True, exist_ok=True)
+    runs = sampling_bias.measure_all(samples, draws, seed)
+    shown = track(runs, description="Schemes", total=8, console=Console(stderr=True), transient=True)
+    done = list(shown)
+    written = sampling_bias.write_results(done, output, {"samples": samples, "draws": draws, "seed": seed})
+    _console().print(screens.sampling_bias(done))
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
 
 

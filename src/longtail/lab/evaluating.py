@@ -10,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from longtail.lab.batches import Preparation, test_batches
+from longtail.lab.batches import Preparation, ordered_batches
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.models import Classifier
 from longtail.lab.runs import Predictions
@@ -18,11 +18,11 @@ from longtail.methods import Method
 from longtail.metrics import balanced_accuracy, bin_confidences, calibration_error, count_hits, group_accuracy
 from longtail.prior import ClassPrior
 
-__all__ = ["predictions_of", "score_metrics", "test_logits"]
+__all__ = ["predictions_of", "score_metrics", "logits_of_split"]
 
 
 @torch.no_grad()
-def test_logits(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
+def logits_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
     """[N, C] float32 logits of a split on the CPU, in order; processes share the work and all get the result."""
     share = -(-len(split) // fabric.world_size)
     start = min(fabric.global_rank * share, len(split))
@@ -30,7 +30,7 @@ def test_logits(fabric: Fabric, model: nn.Module, split: Split, prepare: Prepara
     was_training = model.training
     model.eval()
     parts = [
-        model(fabric.to_device(inputs)).float() for inputs in test_batches(split, start, stop, batch_size, prepare)
+        model(fabric.to_device(inputs)).float() for inputs in ordered_batches(split, start, stop, batch_size, prepare)
     ]
     model.train(was_training)
     if fabric.world_size == 1:
@@ -44,8 +44,9 @@ def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Te
     num_classes = int(torch.as_tensor(fabric.all_reduce(width, reduce_op="max")))
     mine = torch.cat(parts) if parts else torch.zeros(0, num_classes, device=fabric.device)
     padded = torch.cat([mine, mine.new_zeros(share - len(mine), num_classes)])
-    everything = torch.as_tensor(fabric.all_gather(padded))
-    return everything.reshape(-1, num_classes)[:total].cpu()
+    everything = [torch.empty_like(padded) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(everything, padded)
+    return torch.cat(everything)[:total].cpu()
 
 
 def predictions_of(

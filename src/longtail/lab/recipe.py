@@ -48,7 +48,7 @@ class DataRecipe:
     shuffle_classes: bool = False
     """Whether a class's place in the profile is drawn at random; else class 0 is the most frequent."""
     seed: int = 0
-    """Of the split and the profile: all runs with one recipe see the same data."""
+    """Which samples a profile keeps, the same in all runs; a source that splits has a seed in its options."""
     options: Options = field(default_factory=dict)
 
 
@@ -77,14 +77,14 @@ class TrainRecipe:
     epochs: int = 30
     batch_size: int = 128
     optimizer: str = "sgd"
-    """A name in ``train.OPTIMIZERS``: "sgd" or "adamw"."""
+    """A name in ``optimizing.OPTIMIZERS``: "sgd" or "adamw"."""
     learning_rate: float = 0.1
     momentum: float = 0.9
     """Of SGD."""
     nesterov: bool = False
     weight_decay: float = 5e-4
     schedule: str = "cosine"
-    """A name in ``train.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
+    """A name in ``optimizing.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
     milestones: tuple[float, ...] = (0.8, 0.9)
     """Of "multi_step": shares of training after which the learning rate drops."""
     decay: float = 0.1

@@ -24,7 +24,16 @@ import torch
 from longtail.lab._files import replacing
 from longtail.prior import ClassPrior
 
-__all__ = ["Predictions", "Run", "append_metrics", "environment", "find_runs", "load_run", "write_json"]
+__all__ = [
+    "Predictions",
+    "Run",
+    "append_metrics",
+    "drop_metrics_from",
+    "environment",
+    "find_runs",
+    "load_run",
+    "write_json",
+]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -136,14 +145,20 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_metrics(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line to ``metrics.jsonl``, dropping lines of epochs that a resumed run does again."""
-    kept = []
-    if path.exists():
-        rows = (json.loads(line) for line in path.read_text().splitlines())
-        kept = [old for old in rows if old["epoch"] < row["epoch"]]
+    """Add one line to ``metrics.jsonl``."""
+    with path.open("a") as file:
+        file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+def drop_metrics_from(path: Path, epoch: int) -> None:
+    """Drop the lines of epochs that a resumed run does again, and what a kill left of a line."""
+    if not path.exists():
+        return
+    lines = path.read_text().splitlines(keepends=True)
+    complete = (line for line in lines if line.endswith("\n"))
+    kept = [line for line in complete if json.loads(line)["epoch"] < epoch]
     with replacing(path) as file:
-        for line in (*kept, row):
-            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        file.write("".join(kept).encode())
 
 
 def environment() -> dict[str, Any]:

@@ -18,12 +18,26 @@ from longtail.prior import ClassPrior
 
 if TYPE_CHECKING:  # for annotations alone: a screen should not import what another one needs
     from longtail.lab.adjusting import Measurement, TauChoice
+    from longtail.lab.explaining import Explanation
     from longtail.lab.inspecting import Inspection
+    from longtail.lab.reproduce.balms import Heads, RateRun
     from longtail.lab.reproduce.gaussians import Summary
+    from longtail.lab.reproduce.sampling_bias import Scheme
     from longtail.lab.runs import Run
     from longtail.methods import Method
 
-__all__ = ["adjustment", "comparison", "gaussian_errors", "inspection", "method_card", "method_table"]
+__all__ = [
+    "adjustment",
+    "comparison",
+    "decision_areas",
+    "explanation",
+    "gaussian_errors",
+    "inspection",
+    "learned_rates",
+    "method_card",
+    "method_table",
+    "sampling_bias",
+]
 
 SAMPLE_PRIOR = ClassPrior.from_counts([1000, 300, 100, 30, 10])
 """A long tail to ask methods about: whether they are consistent does not depend on which one."""
@@ -127,6 +141,73 @@ def gaussian_errors(summary: Summary) -> RenderableType:
     for name, (mean, error) in summary.errors.items():
         table.add_row(name, f"{mean:.2%}", f"{error:.2%}")
     note = f"Means over {summary.num_trials} trials; post-hoc methods at tau = 1. Bayes in theory: {BAYES_ERROR:.2%}."
+    return Group(table, Text(note, "dim"))
+
+
+def learned_rates(runs: Sequence[RateRun]) -> RenderableType:
+    """How far apart the learned sample rates are, for each loss."""
+    from longtail.lab.reproduce.balms import REFERENCE_VARIANCE, mean_variance
+
+    table = _table("method", "variance", "in the paper", "sample rates", "balanced accuracy")
+    for loss, reference in REFERENCE_VARIANCE.items():
+        members = [run for run in runs if run.loss == loss]
+        last = [rate for run in members for rate in run.rates[-1]]
+        accuracy = sum(run.balanced_accuracy for run in members) / len(members)
+        spread = f"{min(last):.2f} to {max(last):.2f}"
+        table.add_row(loss, f"{mean_variance(runs, loss):.3f}", f"{reference}", spread, f"{accuracy:.1%}")
+    note = f"Runs of each: {len(runs) // len(REFERENCE_VARIANCE)}. The paper's are of CIFAR-100-LT with ratio 200."
+    return Group(table, Text(note, "dim"))
+
+
+def decision_areas(heads: Heads) -> RenderableType:
+    """How much of the plane the classes of 10,000, 100 and 1 samples get, over iterations."""
+    from longtail.lab.reproduce.balms import ITERATIONS, area_shares
+
+    table = _table("method", *(f"{iteration:,}" for iteration in ITERATIONS))
+    for name, found in heads.items():
+        cells = ("/".join(f"{100 * share:.0f}" for share in area_shares(head)) for head in found.values())
+        table.add_row(name, *cells)
+    note = "Percent of the plane for the classes of 10,000, 100 and 1 samples after so many iterations."
+    return Group(Text(), table, Text(note, "dim"))
+
+
+def explanation(found: Explanation) -> RenderableType:
+    """The implied loss of a sampling scheme, its formula, and who gains."""
+    gains = {
+        "tail": "Favors the tail: rare labels must win by more, or are pushed down less, than frequent ones.",
+        "head": "Favors the head: frequent labels must win by more, or are pushed down less, than rare ones.",
+        "neither": "Favors neither head nor tail, other than plain cross-entropy does.",
+    }
+    balanced = "It is consistent for the balanced error." if found.is_consistent else ""
+    facts = _table("true label", "negative", "counts as")
+    facts.add_row("rarest", "most frequent", f"{found.rarest_against_most_frequent:.4g}")
+    facts.add_row("most frequent", "rarest", f"{found.most_frequent_against_rarest:.4g}")
+    return Group(
+        Text(f"{found.sampling} negatives, {found.weighting} weighting w = {found.weight_formula}", "bold"),
+        Text(f"optimize: {found.name}"),
+        Padding(Text(found.formula, "green"), (1, 0, 1, 4)),
+        Text(f"{gains[found.favors]} {balanced}".strip()),
+        Text(),
+        facts,
+        Text("How often a negative counts against a true label, in expectation; 1 in cross-entropy.", "dim"),
+    )
+
+
+def sampling_bias(schemes: Sequence[Scheme]) -> RenderableType:
+    """Sampled and implied losses, and how the error falls with the number of negatives."""
+    table = _table("method", "implied", "sampled", "error", "theory", "falls as")
+    for scheme in schemes:
+        last = scheme.measurements[-1]
+        table.add_row(
+            f"{scheme.explanation.sampling}, {scheme.explanation.weighting}",
+            f"{last.implied:.4f}",
+            f"{last.sampled:.4f}",
+            f"{last.squared_error:.2e}",
+            f"{last.expected_error:.2e}",
+            f"m^{scheme.slope:.2f}",
+        )
+    at = f"at m = {schemes[0].measurements[-1].num_negatives:,}"
+    note = f"Mean losses {at}; error: mean squared difference of sampled and implied loss; theory: by Theorem 3."
     return Group(table, Text(note, "dim"))
 
 

@@ -10,12 +10,13 @@ import io
 import math
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -23,14 +24,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from longtail.lab._files import replacing
 from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.evaluating import predictions_of, score_metrics, test_logits
+from longtail.lab.evaluating import logits_of_split, predictions_of, score_metrics
 from longtail.lab.models import Classifier, build_model
 from longtail.lab.optimizing import learning_rate, make_optimizer
 from longtail.lab.progress import TrainingProgress
-from longtail.lab.recipe import Recipe, differences, parse_recipe, to_toml
-from longtail.lab.runs import Run, append_metrics, environment, load_run, write_json
+from longtail.lab.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
+from longtail.lab.runs import Run, append_metrics, drop_metrics_from, environment, load_run, write_json
 from longtail.lab.sources import check_recipe, load_data
+from longtail.meta import MetaSampler, recording, sgd_step_size
 from longtail.methods import Method, get_method
+from longtail.prior import ClassPrior
 from longtail.samplers import EpochSampler
 from longtail.schedules import Phase
 
@@ -67,14 +70,16 @@ def train(
         The complete run.
     """
     check_recipe(recipe)
+    _check_learning(recipe)
     fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.train.precision)  # type: ignore[arg-type]
     fabric.launch()
+    _check_folder(recipe, folder, restart)
+    if (folder / "summary.json").is_file() and not restart:
+        return load_run(folder)
+    data = load_data(recipe.data)
     if fabric.is_global_zero:
         _claim_folder(recipe, folder, restart)
     fabric.barrier()
-    if (folder / "summary.json").is_file():
-        return load_run(folder)
-    data = load_data(recipe.data)
     method = get_method(recipe.method.name)
     options = {} if method.is_posthoc else recipe.method.options
     plan = plan_epochs(method.phases(data.prior, **options), recipe.train.epochs)
@@ -82,10 +87,10 @@ def train(
     state = _start(fabric, recipe, data, plan, folder)
     with TrainingProgress(len(plan), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
         while state.epoch < len(plan):
-            _begin_stage_if_new(fabric, recipe, plan, state)
+            _begin_stage_if_new(fabric, recipe, data, plan, state)
             row = _train_one_epoch(fabric, recipe, data, plan, prepare, state, progress)
             if _is_measured(recipe, state.epoch, len(plan)):
-                logits = test_logits(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+                logits = logits_of_split(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
                 row |= score_metrics(logits, data.test.labels, data.prior)
             state.epoch += 1
             _save_progress(fabric, recipe, folder, state, row, is_last=state.epoch == len(plan))
@@ -117,6 +122,8 @@ class State:
     optimizer: Any
     average: AveragedModel | None
     """Moving average of the weights, if the recipe wants one."""
+    learner: MetaSampler | None = None
+    """The sampler that learns in this stage, if the method has one."""
     epoch: int = 0
     stage: int = 0
     seconds: float = 0.0
@@ -161,29 +168,35 @@ def plan_epochs(phases: Sequence[Phase], num_epochs: int) -> list[PlannedEpoch]:
 
 def _phase_ends(shares: Sequence[float], num_epochs: int) -> list[int]:
     """Where each phase ends; every phase has at least one epoch."""
+    whole = max(len(shares), round(sum(shares) * num_epochs))
     ends: list[int] = []
-    total = 0.0
-    for share in shares:
-        total += share
-        ends.append(max(round(total * num_epochs), (ends[-1] if ends else 0) + 1))
+    for number in range(len(shares)):
+        earliest = (ends[-1] if ends else 0) + 1
+        latest = whole - (len(shares) - number - 1)
+        ends.append(min(latest, max(earliest, round(sum(shares[: number + 1]) * num_epochs))))
     return ends
 
 
-def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
-    """Make the folder this recipe's, or say why it can't be."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _check_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
+    """Raise if the folder is another recipe's."""
     stored = folder / "recipe.toml"
+    if restart or not stored.is_file():
+        return
+    changed = differences(parse_recipe(tomllib.loads(stored.read_text())), recipe)
+    if changed:
+        raise ValueError(
+            f"{folder} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder, "
+            "or --restart to give up that run."
+        )
+
+
+def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
+    """Make the folder this recipe's."""
+    folder.mkdir(parents=True, exist_ok=True)
     if restart:
-        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz", "recipe.toml"):
+        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz"):
             (folder / name).unlink(missing_ok=True)
-    if stored.is_file():
-        changed = differences(parse_recipe(tomllib.loads(stored.read_text())), recipe)
-        if changed:
-            raise ValueError(
-                f"{folder} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder, "
-                "or --restart to give up that run."
-            )
-    with replacing(stored) as file:
+    with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
     write_json(folder / "environment.json", environment())
 
@@ -195,6 +208,8 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
     model = build_model(recipe.model.name, data.num_classes, data.input_shape, **options)
     checkpoint = folder / "checkpoint.pt"
     if not checkpoint.is_file():
+        if fabric.is_global_zero:
+            drop_metrics_from(folder / "metrics.jsonl", 0)
         return _set_up(fabric, recipe, model)
     saved = _read_checkpoint(checkpoint)
     for planned in plan[: saved["epoch"]]:
@@ -206,10 +221,15 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
         state.optimizer.load_state_dict(saved["optimizer"])
         if state.average is not None:
             state.average.load_state_dict(saved["average"])
+        state.learner = _new_learner(recipe, data, plan[saved["epoch"] - 1])
+        if state.learner is not None:
+            state.learner.load_state_dict(saved["learner"])
     except (KeyError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); use --restart.") from None
     state.epoch, state.stage, state.seconds = saved["epoch"], saved["stage"], saved["seconds"]
+    if fabric.is_global_zero:
+        drop_metrics_from(folder / "metrics.jsonl", state.epoch)
     return state
 
 
@@ -234,7 +254,9 @@ def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier) -> State:
     return State(model, wrapped, wrapped_optimizer, average, saved_at=time.monotonic())
 
 
-def _begin_stage_if_new(fabric: Fabric, recipe: Recipe, plan: list[PlannedEpoch], state: State) -> None:
+def _begin_stage_if_new(
+    fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoch], state: State
+) -> None:
     """At the first epoch of a stage with a new head: freeze the encoder, and start the optimizer anew."""
     planned = plan[state.epoch]
     if planned.stage == state.stage:
@@ -244,7 +266,13 @@ def _begin_stage_if_new(fabric: Fabric, recipe: Recipe, plan: list[PlannedEpoch]
     _replace_head(state.model, planned.phase, recipe.train.seed, planned.stage)
     fresh = _set_up(fabric, recipe, state.model)
     state.wrapped, state.optimizer, state.average = fresh.wrapped, fresh.optimizer, fresh.average
+    state.learner = _new_learner(recipe, data, planned)
     state.stage = planned.stage
+
+
+def _new_learner(recipe: Recipe, data: Dataset, planned: PlannedEpoch) -> MetaSampler | None:
+    build = planned.phase.learning_sampler
+    return None if build is None else build(data.train.labels, recipe.train.seed)
 
 
 def _replace_head(model: Classifier, phase: Phase, seed: int, stage: int) -> None:
@@ -266,13 +294,11 @@ def _train_one_epoch(
 ) -> dict[str, Any]:
     """All batches of one epoch; returns its line for metrics.jsonl."""
     planned, settings = plan[state.epoch], recipe.train
-    sampler = planned.phase.sampler(data.train.labels, settings.seed, planned.phase_epochs)
-    if isinstance(sampler, EpochSampler):
-        sampler.set_epoch(planned.epoch_in_stage)
     batch_size = max(1, settings.batch_size // fabric.world_size)
-    num_batches = -(-len(sampler) // batch_size)  # type: ignore[arg-type]
+    indices, num_indices = _epoch_indices(planned, data, settings.seed, state.learner, batch_size)
+    num_batches = -(-num_indices // batch_size)
     generator = torch.Generator().manual_seed(_augmentation_seed(settings.seed, state.epoch, fabric.global_rank))
-    batches = train_batches(data.train, sampler, batch_size, data.num_classes, prepare, settings, generator)
+    batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
     loss_function = fabric.to_device(planned.phase.loss)
     state.wrapped.train()
     if planned.phase.new_head is not None:
@@ -283,21 +309,47 @@ def _train_one_epoch(
     rate = settings.learning_rate
     for step, batch in enumerate(batches):
         rate = learning_rate(planned.epoch_in_stage + step / num_batches, planned.stage_epochs, settings)
-        losses.append(_step(fabric, settings, state, loss_function, batch, rate, step, num_batches))
+        if state.learner is None:
+            losses.append(_step(fabric, settings, state, loss_function, batch, rate, step, num_batches))
+        else:
+            losses.append(_step_and_learn(fabric, settings, data, prepare, state, loss_function, batch, rate))
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
             progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
     seconds = time.monotonic() - start
     state.seconds += seconds
     mean_loss = fabric.all_reduce(torch.stack(losses).mean(), reduce_op="mean")
-    return {
+    row: dict[str, Any] = {
         "epoch": state.epoch,
         "phase": planned.phase_number,
         "learning_rate": rate,
         "train_loss": float(torch.as_tensor(mean_loss)),
         "seconds": round(seconds, 3),
-        "samples_per_second": round(len(sampler) * fabric.world_size / seconds, 1),  # type: ignore[arg-type]
+        "samples_per_second": round(num_indices * fabric.world_size / seconds, 1),
     }
+    if state.learner is not None:
+        row["sample_rates"] = [round(value, 4) for value in state.learner.rates.tolist()]
+        row["sample_rate_variance"] = float(state.learner.rates.var(correction=0))
+        row["skipped_updates"] = state.learner.num_skipped
+    return row
+
+
+def _epoch_indices(
+    planned: PlannedEpoch, data: Dataset, seed: int, learner: MetaSampler | None, batch_size: int
+) -> tuple[Iterable[int], int]:
+    """What this process trains on in an epoch, in order, and how many that is."""
+    if learner is not None:
+        return _learned_draws(learner, batch_size), len(learner)
+    sampler = planned.phase.sampler(data.train.labels, seed, planned.phase_epochs)
+    if isinstance(sampler, EpochSampler):
+        sampler.set_epoch(planned.epoch_in_stage)
+    return sampler, len(sampler)  # type: ignore[arg-type]
+
+
+def _learned_draws(learner: MetaSampler, batch_size: int) -> Iterator[int]:
+    """Batch after batch, each drawn only when the step on the one before it was learned from."""
+    for start in range(0, len(learner), batch_size):
+        yield from learner.draw(min(batch_size, len(learner) - start)).tolist()
 
 
 def _step(
@@ -328,6 +380,46 @@ def _step(
     return loss.detach()
 
 
+def _step_and_learn(
+    fabric: Fabric,
+    settings: TrainRecipe,
+    data: Dataset,
+    prepare: Preparation,
+    state: State,
+    loss_function: nn.Module,
+    batch: Batch,
+    rate: float,
+) -> Tensor:
+    """A step of the head, after which the sampler learns how it should have drawn."""
+    learner, head = state.learner, state.model.head
+    assert learner is not None
+    assert isinstance(head, nn.Linear)
+    with recording(head) as record:
+        loss = _step(fabric, settings, state, loss_function, batch, rate, step=0, num_batches=1)
+    chosen = learner.draw_meta()
+    inputs, target = fabric.to_device((prepare(data.train.batch(chosen)), data.train.labels[chosen]))
+    with fabric.autocast():
+        meta_loss = F.cross_entropy(state.model(inputs).float(), target)
+    learner.update(record.hyper_gradients(head, meta_loss, sgd_step_size(state.optimizer)))
+    return loss
+
+
+def _check_learning(recipe: Recipe) -> None:
+    """Raise if a sampler is to learn from steps that are not linear in the samples' weights."""
+    method, settings = get_method(recipe.method.name), recipe.train
+    if method.is_posthoc:
+        return
+    phases = method.phases(ClassPrior.from_counts([1, 1]), **recipe.method.options)
+    if all(phase.learning_sampler is None for phase in phases):
+        return
+    for name, wanted in {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}.items():
+        if getattr(settings, name) != wanted:
+            raise ValueError(
+                f"{method.name} learns from plain steps of SGD: train.{name} must be {wanted!r}. "
+                f"Got {getattr(settings, name)!r}."
+            )
+
+
 def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> None:
     recent = torch.stack(losses[-LOSS_CHECK_STEPS:]).float().cpu()
     bad = torch.nonzero(~torch.isfinite(recent))
@@ -335,7 +427,8 @@ def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> N
         first = step + 1 - len(recent) + int(bad[0])
         raise FloatingPointError(
             f"the loss is {float(recent[bad[0]])} at step {first} of epoch {epoch}, learning rate {rate:.4g}; "
-            "lower train.learning_rate or set train.clip_norm. The last good checkpoint is kept."
+            "lower train.learning_rate or set train.clip_norm, in another folder or with --restart. "
+            "What was saved before is kept."
         )
 
 
@@ -374,6 +467,7 @@ def _write_checkpoint(path: Path, state: State) -> None:
         "model": state.model.state_dict(),
         "optimizer": state.optimizer.state_dict(),
         "average": None if state.average is None else state.average.state_dict(),
+        "learner": None if state.learner is None else state.learner.state_dict(),
     }
     torch.save(values, buffer)
     with replacing(path) as file:
@@ -390,7 +484,7 @@ def _finish(
         with torch.no_grad():
             weight = model.get_parameter("head.weight")
             weight.copy_(method.adjust_head(weight, data.prior, **options))
-    logits = test_logits(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+    logits = logits_of_split(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
     if not fabric.is_global_zero:
         return
     predictions = predictions_of(logits, model, data, method, options)

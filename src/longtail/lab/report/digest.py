@@ -282,6 +282,14 @@ class MethodResults:
         norms = [run.weight_norms for run in self.runs if run.weight_norms is not None]
         return np.mean(norms, axis=0) if norms else None
 
+    def sample_rates(self) -> FloatArray | None:
+        """[C] the class rates that a sampler had learned in the last epoch, the mean over seeds."""
+        last = [run.history[-1].get("sample_rates") for run in self.runs if run.history]
+        num_classes = len(self.test_counts())
+        rates = [each for each in last if isinstance(each, list) and len(each) == num_classes]
+        rates = [each for each in rates if all(isinstance(rate, int | float) for rate in each)]
+        return np.mean(rates, axis=0) if rates else None
+
     def tau_metric(self, name: str) -> list[Estimate] | None:
         """A metric at each of TAUS."""
         curves = [run.tau_metrics[name] for run in self.runs if run.tau_metrics is not None]

@@ -40,6 +40,8 @@ __all__ = [
     "label_distribution",
     "learning_rate",
     "margins",
+    "sample_rate_variance",
+    "sample_rates",
     "tau_curve",
     "training_loss",
     "weight_norms",
@@ -221,6 +223,37 @@ def weight_norms(comparison: Comparison) -> Figure | None:
         f"longer vectors and Adam does not, so normalizing them is no general remedy.{_means_note(comparison.labels)}"
     )
     return Figure("weight-norms", traces, layout, summary, table, [series for series, _ in values])
+
+
+def sample_rates(comparison: Comparison) -> Figure | None:
+    """Learned sample rate of each class against the number of its training samples; None if none were learned."""
+    found = [(series, method.sample_rates()) for series, method in _series(comparison)]
+    values = [(series, rates) for series, rates in found if rates is not None]
+    if not values:
+        return None
+    traces, table = _against_frequency(comparison.labels, values, "rate", ".3f", lambda rate: f"{rate:.3f}")
+    layout = _layout(
+        x=_axis("training samples of the class", **_count_scale(comparison.labels.counts)),
+        y=_axis("learned sample rate", range=[0, 1]),
+    )
+    spreads = _told(comparison, {series: f"{np.var(rates):.3f}" for series, rates in values}, "with")
+    summary = (
+        "All rates begin at 0.5; a class is drawn in proportion to its samples times its rate. Variance of the rates "
+        f"in the end: {spreads}.{_means_note(comparison.labels)}"
+    )
+    return Figure("sample-rates", traces, layout, summary, table, [series for series, _ in values])
+
+
+def sample_rate_variance(comparison: Comparison) -> Figure | None:
+    """Variance of the learned sample rates by epoch; None if none were learned."""
+    return _history(
+        comparison,
+        "sample_rate_variance",
+        "variance of the rates",
+        "Variance of the sample rates over classes",
+        ".3f",
+        lambda value: f"{value:.3f}",
+    )
 
 
 def tau_curve(comparison: Comparison) -> Figure | None:

@@ -123,6 +123,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
 
     tau = draw(figures.tau_curve(comparison))
     norms = draw(figures.weight_norms(comparison))
+    rates = draw(figures.sample_rates(comparison), figures.sample_rate_variance(comparison))
     training = draw(
         figures.training_loss(comparison), figures.accuracy_by_epoch(comparison), figures.learning_rate(comparison)
     )
@@ -148,6 +149,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
         Section("calibration", "Calibration", "Calibration", draw(figures.calibration(comparison)), is_wide=False),
         Section("margins", "Logit margins", "Margins", draw(figures.margins(comparison)), is_wide=False),
         Section("norms", "Norms of the class vectors", "Norms", norms, is_wide=False),
+        Section("rates", "Learned sample rates", "Rates", rates),
         Section("confusions", "The worst confusions", "Confusions", _confusions(comparison)),
         Section(
             "training",

@@ -1,0 +1,354 @@
+"""Figures 1 and 3 of the supplement of Ren et al., "Balanced Meta-Softmax": learned rates, and what re-sampling does.
+
+Figure 1 trains a head on frozen features with the meta sampler, once with plain softmax and once with balanced
+softmax, and shows the rates that each of them asks for. The reference does so on CIFAR-100-LT with ratio 200; any
+recipe will do, and the default is a linear head on the digits that ship with scikit-learn. Where a head fits its
+training data without error, all slopes vanish and the rates stay where they are.
+
+Figure 3 trains a linear classifier of the plane on three points, which stand for 10,000, 100 and 1 samples. As all
+samples of a class are one point, the mean over a batch has an expectation of three terms, and that is what is
+minimized here, by gradient descent from 0: there is nothing random in it. The reference does not say where its points
+are; here they are the corners of an equilateral triangle, so that a boundary that favors no class is symmetric.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.lab._files import replacing
+from longtail.lab.recipe import Recipe
+from longtail.lab.train import train
+from longtail.prior import ClassPrior
+
+__all__ = [
+    "COUNTS",
+    "ITERATIONS",
+    "REFERENCE_VARIANCE",
+    "SETUPS",
+    "RateRun",
+    "Setup",
+    "area_shares",
+    "descend",
+    "learn_rates",
+    "mean_variance",
+    "picture",
+    "write_results",
+]
+
+TAUS = {"Softmax": 0.0, "Balanced softmax": 1.0}
+"""Loss of the head -> strength of its logit adjustment."""
+
+REFERENCE_VARIANCE = {"Softmax": 0.13, "Balanced softmax": 0.03}
+"""Of the rates after convergence, section C.4: CIFAR-100-LT with ratio 200."""
+
+Heads = dict[str, dict[int, Tensor]]
+"""Setup -> iteration -> [3, 3] class vectors of a linear classifier of the plane; their last column is the bias."""
+
+COUNTS = (10_000, 100, 1)
+PRIOR = ClassPrior.from_counts(COUNTS)
+POINTS = np.array([[math.cos(angle), math.sin(angle)] for angle in np.pi * np.array([1 / 2, 7 / 6, 11 / 6])])
+ITERATIONS = (10, 100, 1_000, 10_000, 100_000)
+REACH = 1.6
+
+
+@dataclass(frozen=True)
+class RateRun:
+    """The rates that one run learned."""
+
+    loss: str
+    seed: int
+    counts: tuple[int, ...]
+    rates: list[list[float]]
+    """[epochs, C]."""
+    balanced_accuracy: float
+
+    @property
+    def variance(self) -> float:
+        """Of the last rates, over classes."""
+        return float(torch.tensor(self.rates[-1], dtype=torch.float64).var(correction=0))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the three points are trained on."""
+
+    is_adjusted: bool
+    """Balanced softmax, or plain."""
+    is_class_balanced: bool
+    """Class-balanced sampling, or every sample equally often."""
+
+
+SETUPS = {
+    "Softmax": Setup(False, False),
+    "Softmax + CBS": Setup(False, True),
+    "Balanced softmax": Setup(True, False),
+    "Balanced softmax + CBS": Setup(True, True),
+}
+
+
+def learn_rates(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> Iterator[RateRun]:
+    """Train the recipe's model, then its head with the meta sampler for as many epochs, for both losses."""
+    for loss, tau in TAUS.items():
+        for seed in seeds:
+            variant = recipe.with_method("balanced_meta_softmax", {"tau": tau, "share": 1.0}).with_seed(seed)
+            run = train(variant, folder / f"tau-{tau:g}" / f"seed-{seed}", show_progress=False)
+            rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
+            counts = tuple(run.predictions.prior.counts.tolist())
+            yield RateRun(loss, seed, counts, rates, run.metrics["balanced_accuracy"])
+
+
+def mean_variance(runs: Sequence[RateRun], loss: str) -> float:
+    """The mean over seeds of the variance of the rates."""
+    found = [run.variance for run in runs if run.loss == loss]
+    return sum(found) / len(found)
+
+
+def descend(iterations: Sequence[int] = ITERATIONS, learning_rate: float = 1.0) -> Heads:
+    """Train the linear classifier in every setup at once, and keep it at these iterations."""
+    probs, log_probs = (value.numpy() for value in (PRIOR.probs, PRIOR.log_probs))
+    shares = np.stack([np.full(3, 1 / 3) if setup.is_class_balanced else probs for setup in SETUPS.values()])
+    shifts = np.stack([log_probs if setup.is_adjusted else np.zeros(3) for setup in SETUPS.values()])[:, None]
+    inputs = np.concatenate([POINTS, np.ones((3, 1))], axis=1)
+    scaled_inputs = learning_rate * shares[:, :, None] * inputs
+    heads, found = np.zeros((len(SETUPS), 3, 3)), []
+    for iteration in range(1, max(iterations) + 1):
+        odds = np.exp(inputs @ heads + shifts)
+        residuals = odds / odds.sum(2, keepdims=True) - np.eye(3)
+        heads = heads - scaled_inputs.transpose(0, 2, 1) @ residuals
+        if iteration in iterations:
+            found.append(heads)
+    return {
+        name: {iteration: torch.from_numpy(kept[k].T) for iteration, kept in zip(iterations, found, strict=True)}
+        for k, name in enumerate(SETUPS)
+    }
+
+
+def decisions(head: Tensor, resolution: int = 121) -> Tensor:
+    """[resolution, resolution] the class of each place in the plane; rows go up."""
+    axis = torch.linspace(-REACH, REACH, resolution, dtype=torch.float64)
+    second, first = torch.meshgrid(axis, axis, indexing="ij")
+    places = torch.stack([first, second, torch.ones_like(first)], dim=-1)
+    return (places @ head.T).argmax(-1)
+
+
+def area_shares(head: Tensor) -> list[float]:
+    """How much of a circle around the points each class gets."""
+    classes = decisions(head)
+    axis = torch.linspace(-REACH, REACH, len(classes), dtype=torch.float64)
+    inside = axis[:, None] ** 2 + axis**2 <= REACH**2
+    return (classes[inside].bincount(minlength=3) / inside.sum()).tolist()
+
+
+def write_results(runs: Sequence[RateRun], heads: Heads, recipe: Recipe, folder: Path) -> list[Path]:
+    """Write ``rates.csv``, ``results.json`` and ``picture.html``, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {
+        "rates.csv": _rates_csv(runs),
+        "results.json": json.dumps(_results(runs, recipe, heads), indent=2) + "\n",
+        "picture.html": picture(runs, recipe, heads),
+    }
+    for name, text in contents.items():
+        with replacing(folder / name) as file:
+            file.write(text.encode())
+    return [folder / name for name in contents]
+
+
+def _rates_csv(runs: Sequence[RateRun]) -> str:
+    table = io.StringIO(newline="")
+    rows = csv.writer(table)
+    rows.writerow(["loss", "seed", "epoch", "class", "samples", "rate"])
+    for run in runs:
+        for epoch, rates in enumerate(run.rates):
+            rows.writerows([run.loss, run.seed, epoch, c, run.counts[c], rate] for c, rate in enumerate(rates))
+    return table.getvalue()
+
+
+def _results(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> dict[str, Any]:
+    return {
+        "recipe": recipe.name,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "rate_variance": {loss: mean_variance(runs, loss) for loss in TAUS},
+        "rate_variance_of_the_reference": REFERENCE_VARIANCE,
+        "balanced_accuracy": {loss: [run.balanced_accuracy for run in runs if run.loss == loss] for loss in TAUS},
+        "area_shares": {
+            name: {str(iteration): area_shares(head) for iteration, head in found.items()}
+            for name, found in heads.items()
+        },
+    }
+
+
+COLORS = {"Softmax": "#0072b2", "Balanced softmax": "#d55e00"}
+POINT_COLORS = ("#c0392b", "#e1a100", "#2471a3")
+"""Of 10,000, 100 and 1 samples: red, yellow and blue, as in the reference."""
+
+
+def picture(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> str:
+    """Both figures as one HTML page that needs no network."""
+    options = {"full_html": False, "config": {"displaylogo": False, "responsive": True}}
+    rates, times, surfaces = _rate_bars(runs), _rate_times(runs), _surfaces(heads)
+    found = ", ".join(f"{mean_variance(runs, loss):.3f} for {loss.lower()}" for loss in TAUS)
+    return _PAGE.format(
+        title="Balanced Meta-Softmax: learned sample rates, and what re-sampling does",
+        recipe=recipe.name,
+        variances=found,
+        rates=rates.to_html(include_plotlyjs=True, **options),
+        times=times.to_html(include_plotlyjs=False, **options),
+        surfaces=surfaces.to_html(include_plotlyjs=False, **options),
+    )
+
+
+def _by_frequency(run: RateRun) -> list[int]:
+    return sorted(range(len(run.counts)), key=lambda c: -run.counts[c])
+
+
+def _rate_bars(runs: Sequence[RateRun]) -> Any:
+    """Figure 1: the last rates, means over seeds, most frequent class first."""
+    from plotly import graph_objects
+
+    order = _by_frequency(runs[0])
+    figure = graph_objects.Figure()
+    for loss in TAUS:
+        last = torch.tensor([run.rates[-1] for run in runs if run.loss == loss])[:, order]
+        figure.add_trace(
+            graph_objects.Bar(
+                x=list(range(len(order))),
+                y=last.mean(0).tolist(),
+                name=loss,
+                marker={"color": COLORS[loss]},
+                customdata=[[c, runs[0].counts[c]] for c in order],
+                hovertemplate="class %{customdata[0]}, %{customdata[1]:,} samples: rate %{y:.3f}",
+            )
+        )
+    figure.update_layout(barmode="group", **_layout(380))
+    figure.update_xaxes(title="classes, most frequent first", showticklabels=False)
+    figure.update_yaxes(title="learned sample rate", range=[0, 1])
+    figure.add_hline(y=0.5, line={"color": "#777777", "dash": "dot"})
+    return figure
+
+
+def _rate_times(runs: Sequence[RateRun]) -> Any:
+    """The rates of every class after each epoch of the head's training, one seed."""
+    from plotly import graph_objects
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(cols=2, subplot_titles=list(TAUS), shared_yaxes=True, horizontal_spacing=0.04)
+    for column, loss in enumerate(TAUS, start=1):
+        run = next(run for run in runs if run.loss == loss)
+        order = _by_frequency(run)
+        history = [[0.5] * len(order), *([rates[c] for c in order] for rates in run.rates)]
+        figure.add_trace(
+            graph_objects.Heatmap(
+                z=list(map(list, zip(*history, strict=True))),
+                zmin=0,
+                zmax=1,
+                colorscale="RdBu",
+                colorbar={"title": "rate"},
+                hovertemplate="epoch %{x}, class of rank %{y}: rate %{z:.3f}<extra></extra>",
+                showscale=column == 1,
+            ),
+            row=1,
+            col=column,
+        )
+    figure.update_xaxes(title="epochs of the head")
+    figure.update_yaxes(title="class, most frequent on top", autorange="reversed", showticklabels=False, col=1)
+    figure.update_layout(**_layout(360))
+    return figure
+
+
+def _surfaces(heads: Heads) -> Any:
+    """Figure 3: one row a setup, one column an iteration."""
+    from plotly import graph_objects
+    from plotly.subplots import make_subplots
+
+    titles = [f"{name}<br>after {iteration:,}" for name, found in heads.items() for iteration in found]
+    columns = len(next(iter(heads.values())))
+    figure = make_subplots(
+        rows=len(heads), cols=columns, subplot_titles=titles, vertical_spacing=0.07, horizontal_spacing=0.02
+    )
+    shades = [[k / 3 + side / 3, color] for k, color in enumerate(POINT_COLORS) for side in (0, 1)]
+    for row, found in enumerate(heads.values(), start=1):
+        for column, head in enumerate(found.values(), start=1):
+            classes = decisions(head)
+            axis = torch.linspace(-REACH, REACH, len(classes)).tolist()
+            surface = {"z": classes.tolist(), "x": axis, "y": axis, "zmin": -0.5, "zmax": 2.5, "colorscale": shades}
+            figure.add_trace(
+                graph_objects.Heatmap(**surface, opacity=0.35, showscale=False, hoverinfo="skip"), row=row, col=column
+            )
+            figure.add_trace(_points(), row=row, col=column)
+            number = (row - 1) * columns + column
+            figure.update_yaxes(scaleanchor="x" if number == 1 else f"x{number}", row=row, col=column)
+    figure.update_xaxes(visible=False, range=[-REACH, REACH], constrain="domain")
+    figure.update_yaxes(visible=False, range=[-REACH, REACH], constrain="domain")
+    figure.update_annotations(font={"size": 13})
+    figure.update_layout(showlegend=False, **_layout(260 * len(heads)))
+    return figure
+
+
+def _points() -> Any:
+    from plotly import graph_objects
+
+    return graph_objects.Scatter(
+        x=POINTS[:, 0].tolist(),
+        y=POINTS[:, 1].tolist(),
+        mode="markers",
+        marker={"color": POINT_COLORS, "size": [16, 12, 9], "line": {"color": "white", "width": 1.5}},
+        text=[f"{count:,} samples" for count in COUNTS],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _layout(height: int) -> dict[str, Any]:
+    return {
+        "template": "plotly_white",
+        "height": height,
+        "margin": {"l": 60, "r": 20, "t": 60, "b": 50},
+        "font": {"family": "system-ui, sans-serif", "size": 14},
+        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.02, "yanchor": "bottom"},
+    }
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
+h2 {{ font-size: 1.2rem; margin: 2rem 0 0; }}
+p {{ max-width: 60rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>Figures 1 and 3 of the supplement of Ren et al., "Balanced Meta-Softmax for long-tailed visual recognition".</p>
+<h2>Learned sample rates</h2>
+<p>A head is trained on frozen features of the recipe {recipe}; its batches are drawn by class rates that start at 0.5
+and are learned. Variance of the rates over classes: {variances}. The supplement has 0.13 for softmax and 0.03 for
+balanced softmax, on CIFAR-100-LT with ratio 200: balanced softmax leaves less for the sampler to mend.</p>
+{rates}
+<h2>Rates over time</h2>
+{times}
+<h2>What re-sampling does</h2>
+<p>A linear classifier learns three points: red stands for 10,000 samples, yellow for 100, blue for 1. Softmax moves
+to symmetric boundaries, at once with class-balanced sampling (CBS) and slowly without it. Balanced softmax moves the
+boundaries from the rare classes toward the frequent ones. With CBS on top the rarest class has most of the plane from
+the start: the over-balance that learned rates are to avoid. The points can be separated, so weights keep growing, and
+after very long training this shift fades: in the end, sampling does not change the solution.</p>
+{surfaces}
+</body>
+</html>
+"""
