@@ -60,7 +60,7 @@ def step(loss: Callable[[], torch.Tensor], *leaves: torch.Tensor) -> Callable[[]
     return run
 
 
-def on_ready_logits(batch: int, num_classes: int, compiled: bool) -> dict[str, Callable[[], None]]:
+def on_ready_logits(batch: int, num_classes: int) -> dict[str, Callable[[], None]]:
     """Name -> step, from a leaf of logits."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(batch, num_classes, generator=generator).requires_grad_()
@@ -69,13 +69,19 @@ def on_ready_logits(batch: int, num_classes: int, compiled: bool) -> dict[str, C
     steps = {"F.cross_entropy": step(lambda: F.cross_entropy(logits, target), logits)}
     for name, module in margin_losses(prior).items():
         steps[name] = step(lambda module=module: module(logits, target), logits)
-    if compiled:
-        for name in ("logit_adjusted", "logit_adjusted_adaptive"):
-            module = torch.compile(longtail.get_method(name).loss(prior))
-            steps[f"{name} compiled"] = step(lambda module=module: module(logits, target), logits)
-        plain = torch.compile(F.cross_entropy)
-        steps["F.cross_entropy compiled"] = step(lambda: plain(logits, target), logits)
     return steps
+
+
+def compiled_on_ready_logits(batch: int, num_classes: int) -> dict[str, Callable[[], None]]:
+    """Name -> step, with ``torch.compile`` and without."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(batch, num_classes, generator=generator).requires_grad_()
+    target = torch.randint(num_classes, (batch,), generator=generator)
+    prior = skewed_prior(num_classes)
+    functions: dict[str, Callable[..., torch.Tensor]] = {"F.cross_entropy": F.cross_entropy}
+    functions |= {name: longtail.get_method(name).loss(prior) for name in ("logit_adjusted", "adaptive")}
+    functions |= {f"{name}, compiled": torch.compile(function) for name, function in functions.items()}
+    return {name: step(lambda f=function: f(logits, target), logits) for name, function in functions.items()}
 
 
 def from_embeddings(batch: int, num_classes: int, features: int) -> dict[str, Callable[[], None]]:
@@ -141,11 +147,18 @@ def main() -> None:
     """Run everything and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--compiled", action="store_true", help="also measure torch.compile (needs a C++ compiler)")
+    parser.add_argument("--compiled", action="store_true", help="only what torch.compile makes of it (needs g++)")
     parser.add_argument("--large-one", metavar="NAME", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.large_one:
         large_in_this_process(arguments.large_one)
+        return
+    if arguments.compiled:
+        rows = []
+        for batch, num_classes in SIZES:
+            steps = compiled_on_ready_logits(batch, num_classes)
+            rows += measure("compiled", steps, arguments.rounds, f"{batch} x {num_classes}", "default")
+        print(write_rows("losses_compiled", rows))
         return
     rows = []
     for memory in ("default", "kept"):
@@ -154,7 +167,7 @@ def main() -> None:
         print(f"--- freed memory: {memory}")
         for batch, num_classes in SIZES:
             size = f"{batch} x {num_classes}"
-            steps = on_ready_logits(batch, num_classes, arguments.compiled)
+            steps = on_ready_logits(batch, num_classes)
             rounds = arguments.rounds * (10 if num_classes < 10_000 else 1)  # short steps are the noisy ones
             rows += measure("ready logits", steps, rounds, size, memory)
             steps = from_embeddings(batch, num_classes, FEATURES)

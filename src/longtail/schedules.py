@@ -292,7 +292,7 @@ def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     )
 
 
-def classifier_retraining(prior: ClassPrior, share: float = 0.1) -> tuple[Phase, ...]:
+def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> tuple[Phase, ...]:
     """cRT: features by plain training, then a new head on frozen features with class-balanced sampling.
 
     Formula:
@@ -300,7 +300,8 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.1) -> tuple[Phase,
 
     Args:
         prior: the class counts; only their number matters.
-        share: length of stage two, as a share of stage one.
+        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
+            short one needs more.
 
     Use when:
         Features of plain training are good, as they often are, and the head is what is skewed.
@@ -310,7 +311,7 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.1) -> tuple[Phase,
         ``cross_entropy`` in stage one.
 
     >>> [phase.share for phase in classifier_retraining(ClassPrior.from_counts([9, 1]))]
-    [1.0, 0.1]
+    [1.0, 0.5]
 
     Reference:
         Kang et al. (2020), section 4.1 (cRT).
@@ -319,7 +320,7 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.1) -> tuple[Phase,
     return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=fresh_head)
 
 
-def learned_weight_scaling(prior: ClassPrior, share: float = 0.1) -> tuple[Phase, ...]:
+def learned_weight_scaling(prior: ClassPrior, share: float = 0.5) -> tuple[Phase, ...]:
     """LWS: features and head by plain training, then only the lengths of the class vectors, class-balanced.
 
     Formula:
@@ -327,7 +328,8 @@ def learned_weight_scaling(prior: ClassPrior, share: float = 0.1) -> tuple[Phase
 
     Args:
         prior: the class counts; only their number matters.
-        share: length of stage two, as a share of stage one.
+        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
+            short one needs more.
 
     Use when:
         ``weight_normalized`` helps, and its tau should be learned for each class.
@@ -337,7 +339,7 @@ def learned_weight_scaling(prior: ClassPrior, share: float = 0.1) -> tuple[Phase
         ``weight_normalized`` where scale[y] = 1 / ||w[y]||^tau.
 
     >>> [phase.share for phase in learned_weight_scaling(ClassPrior.from_counts([9, 1]))]
-    [1.0, 0.1]
+    [1.0, 0.5]
 
     Reference:
         Kang et al. (2020), section 4.2 (LWS).
@@ -346,7 +348,7 @@ def learned_weight_scaling(prior: ClassPrior, share: float = 0.1) -> tuple[Phase
     return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=scaled_head)
 
 
-def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float = 0.1) -> tuple[Phase, ...]:
+def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float = 0.5) -> tuple[Phase, ...]:
     """Features by plain training, then a new head on frozen features with balanced softmax.
 
     Formula:
@@ -355,7 +357,8 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
     Args:
         prior: the class counts; every class needs samples or smoothing.
         tau: strength of the adjustment in stage two.
-        share: length of stage two, as a share of stage one.
+        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
+            short one needs more.
 
     Use when:
         Decoupled training is wanted without drawing rare samples over and over.
@@ -365,7 +368,7 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
         For a head trained to convergence without regularization, post-hoc adjustment of stage one's head.
 
     >>> [phase.share for phase in retrained_balanced_softmax(ClassPrior.from_counts([9, 1]))]
-    [1.0, 0.1]
+    [1.0, 0.5]
 
     Reference:
         Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement: softmax features, balanced softmax head.
@@ -380,7 +383,7 @@ def decoupled(
     feature_power: float = 1.0,
     tau: float = 1.0,
     power: float = 1.0,
-    share: float = 0.1,
+    share: float = 0.5,
 ) -> tuple[Phase, ...]:
     """Features one way, then a new head on frozen features another way: any two strengths of margin and sampling.
 
@@ -393,7 +396,8 @@ def decoupled(
         feature_power: sampling in stage one: 1 takes every sample once an epoch, 0 is class-balanced sampling (CBS).
         tau: strength of the adjustment in stage two.
         power: sampling in stage two.
-        share: length of stage two, as a share of stage one.
+        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
+            short one needs more.
 
     Use when:
         It is to be seen which stage gains what: 0 or 1 for each option gives all of the reference's table.
@@ -403,7 +407,7 @@ def decoupled(
         ``classifier_retraining`` at tau = power = 0; ``retrained_balanced_softmax`` as it stands.
 
     >>> [phase.share for phase in decoupled(ClassPrior.from_counts([9, 1]), feature_tau=1.0, tau=0.0, power=0.0)]
-    [1.0, 0.1]
+    [1.0, 0.5]
 
     Reference:
         Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement.
@@ -418,7 +422,7 @@ def decoupled(
 def balanced_meta_softmax(
     prior: ClassPrior,
     tau: float = 1.0,
-    share: float = 0.1,
+    share: float = 0.5,
     rate_learning_rate: float = 0.01,
     meta_size: int = 512,
 ) -> tuple[Phase, ...]:
@@ -431,7 +435,8 @@ def balanced_meta_softmax(
     Args:
         prior: the class counts; every class needs samples or smoothing.
         tau: strength of the adjustment in stage two; 0 is the meta sampler with plain softmax.
-        share: length of stage two, as a share of stage one.
+        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
+            short one needs more.
         rate_learning_rate: Adam's, for the rates.
         meta_size: samples of the class-balanced set that judges each step.
 

@@ -377,7 +377,8 @@ def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, worke
         typer.echo(f"Wrote {page}.")
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
-        reasons = "; ".join(f"{failure.job.name}: {failure.reason}" for failure in failures)
+        names = {failure.reason: failure.job.name for failure in reversed(failures)}
+        reasons = "; ".join(f"{name}: {reason}" for reason, name in reversed(names.items()))
         raise ValueError(f"{len(failures)} of {len(jobs)} runs failed; call again to go on. {reasons}")
 
 
