@@ -220,7 +220,8 @@ def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
     Use when:
         Comparing with the literature; it is what within-batch negatives with constant weights optimize.
     Avoid when:
-        You want balanced error: it ignores the frequency of the positive, and is not consistent.
+        You want balanced error: it ignores the frequency of the positive, and is not consistent. With many classes
+        F(pi) is small, and gradients with it: raise the learning rate, or take tau = 0.5.
     Equals:
         Cross-entropy at tau = 0; ``two_temperature`` with positive_tau = 0.
 
