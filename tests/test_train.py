@@ -250,7 +250,7 @@ def test_every_phase_has_an_epoch_and_new_heads_begin_stages():
     prior = ClassPrior.from_counts([9, 1])
     plan = plan_epochs(METHODS["adaptive_deferred"].phases(prior), 2)
     assert [p.phase_number for p in plan] == [0, 1]
-    plan = plan_epochs(METHODS["classifier_retraining"].phases(prior), 20)
+    plan = plan_epochs(METHODS["classifier_retraining"].phases(prior, share=0.1), 20)
     assert [(p.stage, p.epoch_in_stage, p.stage_epochs) for p in plan[18:]] == [
         (0, 18, 20),
         (0, 19, 20),
