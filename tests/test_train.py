@@ -15,7 +15,16 @@ import torch
 from longtail import METHODS
 from longtail.lab.compare import Failure, plan_jobs, run_jobs
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
+from longtail.lab.recipe import (
+    DataRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainRecipe,
+    find_recipe,
+    load_recipe,
+    to_toml,
+    with_settings,
+)
 from longtail.lab.runs import find_runs, load_run
 from longtail.lab.train import plan_epochs, train
 
@@ -314,3 +323,17 @@ def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
     )
     run = quick(recipe, tmp_path)
     assert run.predictions.logits.shape == (60, 3)
+
+
+BUILT_IN = ("digits", "digits_balms", "gaussians", "moons")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_recipe_on_built_in_data_trains(name, tmp_path):
+    recipe = load_recipe(find_recipe(name), ["train.epochs=2"])
+    assert quick(recipe, tmp_path).metrics["balanced_accuracy"] > 0.1
+
+
+def test_recipes_on_built_in_data_are_all_trained_above():
+    sources = {path.stem: load_recipe(path).data.source for path in find_recipe("digits").parent.glob("*.toml")}
+    assert {name for name, source in sources.items() if source in ("digits", "gaussians", "moons")} == set(BUILT_IN)
