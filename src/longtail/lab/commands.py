@@ -233,6 +233,28 @@ def report(
 
 
 @app.command()
+def embed(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")],
+    output: Annotated[Path, typer.Option(help="Where to write the embeddings: an .npz file.")],
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+) -> None:
+    """Write the embeddings that a trained model makes of its training and test samples, to train on them."""
+    from longtail.lab._files import check_output, replacing
+    from longtail.lab.data.arrays import save_arrays
+    from longtail.lab.embedding import embed_run
+
+    if output.suffix != ".npz":
+        raise ValueError(f"the output must be an .npz file. Got {output}.")
+    check_output(output, overwrite=force)
+    data = embed_run(folder, accelerator)
+    with replacing(output) as file:
+        save_arrays(data, file)
+    sizes = f"{len(data.train):,} training and {len(data.test):,} test embeddings of length {data.input_shape[0]}"
+    typer.echo(f"Wrote {output}: {sizes}.")
+
+
+@app.command()
 def explain(
     file: Annotated[
         Path | None, typer.Argument(help="Labels, as for inspect; default: five labels of 1,000 to 10 samples.")

@@ -13,17 +13,26 @@ from torch import Tensor, nn
 from longtail.lab.batches import Preparation, ordered_batches
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.models import Classifier
+from longtail.lab.recipe import Recipe
 from longtail.lab.runs import Predictions
 from longtail.methods import Method
 from longtail.metrics import balanced_accuracy, bin_confidences, calibration_error, count_hits, group_accuracy
 from longtail.prior import ClassPrior
 
-__all__ = ["predictions_of", "score_metrics", "logits_of_split"]
+__all__ = ["outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
+
+
+def test_batch_size(recipe: Recipe) -> int:
+    """Samples looked at together where nothing is learned from them."""
+    return max(recipe.train.batch_size, 512)
 
 
 @torch.no_grad()
-def logits_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
-    """[N, C] float32 logits of a split on the CPU, in order; processes share the work and all get the result."""
+def outputs_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
+    """[N, width] float32 outputs of a split on the CPU, in order; processes share the work and all get the result.
+
+    Outputs of a classifier are logits, those of its encoder are embeddings.
+    """
     share = -(-len(split) // fabric.world_size)
     start = min(fabric.global_rank * share, len(split))
     stop = min(start + share, len(split))
@@ -41,9 +50,9 @@ def logits_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Pre
 def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Tensor:
     """The parts of all processes in one; the last process pads, so that all send equally much."""
     width = torch.tensor(parts[0].shape[1] if parts else 0, device=fabric.device)
-    num_classes = int(torch.as_tensor(fabric.all_reduce(width, reduce_op="max")))
-    mine = torch.cat(parts) if parts else torch.zeros(0, num_classes, device=fabric.device)
-    padded = torch.cat([mine, mine.new_zeros(share - len(mine), num_classes)])
+    common_width = int(torch.as_tensor(fabric.all_reduce(width, reduce_op="max")))
+    mine = torch.cat(parts) if parts else torch.zeros(0, common_width, device=fabric.device)
+    padded = torch.cat([mine, mine.new_zeros(share - len(mine), common_width)])
     everything = [torch.empty_like(padded) for _ in range(fabric.world_size)]
     torch.distributed.all_gather(everything, padded)
     return torch.cat(everything)[:total].cpu()

@@ -32,6 +32,7 @@ __all__ = [
     "environment",
     "find_runs",
     "load_run",
+    "read_checkpoint",
     "write_json",
 ]
 
@@ -131,6 +132,16 @@ def load_run(path: Path) -> Run:
         history=[json.loads(line) for line in lines],
         predictions=Predictions.load(path / "predictions.npz"),
     )
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What training saved after its last complete epoch; nothing but tensors and plain values is read."""
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises many kinds for a damaged file
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} can't be read ({reason}); train again with --restart.") from None
+    return saved
 
 
 def find_runs(path: Path) -> list[Path]:

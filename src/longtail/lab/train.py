@@ -24,12 +24,20 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from longtail.lab._files import replacing
 from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.evaluating import logits_of_split, predictions_of, score_metrics
+from longtail.lab.evaluating import outputs_of_split, predictions_of, score_metrics, test_batch_size
 from longtail.lab.models import Classifier, build_model
 from longtail.lab.optimizing import learning_rate, make_optimizer
 from longtail.lab.progress import TrainingProgress
 from longtail.lab.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
-from longtail.lab.runs import Run, append_metrics, drop_metrics_from, environment, load_run, write_json
+from longtail.lab.runs import (
+    Run,
+    append_metrics,
+    drop_metrics_from,
+    environment,
+    load_run,
+    read_checkpoint,
+    write_json,
+)
 from longtail.lab.sources import check_recipe, load_data
 from longtail.meta import MetaSampler, recording, sgd_step_size
 from longtail.methods import Method, get_method
@@ -90,7 +98,7 @@ def train(
             _begin_stage_if_new(fabric, recipe, data, plan, state)
             row = _train_one_epoch(fabric, recipe, data, plan, prepare, state, progress)
             if _is_measured(recipe, state.epoch, len(plan)):
-                logits = logits_of_split(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+                logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
                 row |= score_metrics(logits, data.test.labels, data.prior)
             state.epoch += 1
             _save_progress(fabric, recipe, folder, state, row, is_last=state.epoch == len(plan))
@@ -211,7 +219,7 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
         if fabric.is_global_zero:
             drop_metrics_from(folder / "metrics.jsonl", 0)
         return _set_up(fabric, recipe, model)
-    saved = _read_checkpoint(checkpoint)
+    saved = read_checkpoint(checkpoint)
     for planned in plan[: saved["epoch"]]:
         if planned.epoch_in_stage == 0:
             _replace_head(model, planned.phase, recipe.train.seed, planned.stage)
@@ -231,15 +239,6 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
     if fabric.is_global_zero:
         drop_metrics_from(folder / "metrics.jsonl", state.epoch)
     return state
-
-
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises many kinds for a damaged file
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} can't be read ({reason}); use --restart.") from None
-    return saved
 
 
 def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier) -> State:
@@ -484,7 +483,7 @@ def _finish(
         with torch.no_grad():
             weight = model.get_parameter("head.weight")
             weight.copy_(method.adjust_head(weight, data.prior, **options))
-    logits = logits_of_split(fabric, state.tested_model, data.test, prepare, _test_batch_size(recipe))
+    logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
     if not fabric.is_global_zero:
         return
     predictions = predictions_of(logits, model, data, method, options)

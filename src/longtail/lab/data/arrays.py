@@ -6,7 +6,7 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from torch import Tensor
 from longtail.lab.data._files import GZIP_EXPANSION, PathLike, located
 from longtail.lab.data.dataset import Dataset, Split
 
-__all__ = ["load_arrays"]
+__all__ = ["load_arrays", "save_arrays"]
 
 
 def load_arrays(
@@ -52,6 +52,21 @@ def load_arrays(
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a complete .npz file. Got: {error}.") from error
     return Dataset(path.stem, train, test, names)
+
+
+def save_arrays(data: Dataset, file: BinaryIO) -> None:
+    """Write inputs [N, ...] and class indices as the ``.npz`` that :func:`load_arrays` reads without more arguments.
+
+    Args:
+        data: inputs in memory and one label a sample.
+        file: where to write to, open for bytes.
+    """
+    arrays: dict[str, Any] = {"class_names": np.array(data.class_names, dtype=np.str_)}
+    for part, split in (("train", data.train), ("test", data.test)):
+        if not isinstance(split.inputs, Tensor) or split.labels.ndim != 1:
+            raise ValueError(f"{data.name}: only inputs in memory with one label a sample can be written.")
+        arrays |= {f"{part}_images": split.inputs.numpy(), f"{part}_labels": split.labels.numpy()}
+    np.savez_compressed(file, **arrays)
 
 
 def _inputs(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:

@@ -1,0 +1,71 @@
+"""From a trained model to the embeddings of the samples that it was trained and tested on."""
+
+from __future__ import annotations
+
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from longtail.lab.batches import Preparation, prepare_for
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.evaluating import outputs_of_split, test_batch_size
+from longtail.lab.models import build_model
+from longtail.lab.recipe import Recipe, parse_recipe
+from longtail.lab.runs import load_run, read_checkpoint
+from longtail.lab.sources import check_recipe, load_data
+
+__all__ = ["embed_data", "embed_run"]
+
+
+def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
+    """Embeddings of the training and the test samples of a complete run, as its trained encoder makes them.
+
+    Args:
+        folder: the run folder; the data that its recipe names must still be there.
+        accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
+
+    Returns:
+        The run's data set with float32 [N, D] in place of its inputs, in the same order and without augmentation.
+    """
+    run = load_run(folder)
+    recipe = parse_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
+    check_recipe(recipe)
+    data = load_data(recipe.data)
+    expected = run.predictions
+    has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
+    if not has_same_counts or not torch.equal(data.test.labels, torch.from_numpy(expected.labels)):
+        raise ValueError(f"{folder}: the data have changed since this run; train it again.")
+    encoder = _trained_encoder(folder / "checkpoint.pt", recipe, data)
+    fabric = Fabric(accelerator=accelerator, devices=1)
+    prepare = prepare_for(data, recipe.train.channels_last)
+    return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
+
+
+def embed_data(fabric: Fabric, encoder: nn.Module, data: Dataset, prepare: Preparation, batch_size: int) -> Dataset:
+    """The data set with float32 embeddings [N, D] in place of its inputs; the encoder is left as it is."""
+    exact = fabric.to_device(deepcopy(encoder).float())
+    train, test = (
+        Split(outputs_of_split(fabric, exact, split, prepare, batch_size), split.labels)
+        for split in (data.train, data.test)
+    )
+    return Dataset(data.name, train, test, data.class_names)
+
+
+def _trained_encoder(checkpoint: Path, recipe: Recipe, data: Dataset) -> nn.Module:
+    """The encoder with its last weights, or with their moving average if the run has one."""
+    saved = read_checkpoint(checkpoint)
+    options = dict(recipe.model.options)
+    encoder = build_model(recipe.model.name, data.num_classes, data.input_shape, **options).encoder
+    has_average = saved.get("average") is not None
+    prefix = "module.encoder." if has_average else "encoder."
+    try:
+        weights = saved["average" if has_average else "model"]
+        encoder.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+    except (KeyError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); train it again.") from None
+    return encoder
