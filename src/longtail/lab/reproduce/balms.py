@@ -13,11 +13,8 @@ are; here they are the corners of an equilateral triangle, so that a boundary th
 
 from __future__ import annotations
 
-import csv
-import io
-import json
+import html
 import math
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab._files import replacing
 from longtail.lab.recipe import Recipe
+from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.lab.train import train
 from longtail.prior import ClassPrior
 
@@ -153,32 +150,27 @@ def area_shares(head: Tensor) -> list[float]:
 
 def write_results(runs: Sequence[RateRun], heads: Heads, recipe: Recipe, folder: Path) -> list[Path]:
     """Write ``rates.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "rates.csv": _rates_csv(runs),
-        "results.json": json.dumps(_results(runs, recipe, heads), indent=2) + "\n",
+        "results.json": json_text(_results(runs, recipe, heads)),
         "picture.html": picture(runs, recipe, heads),
     }
-    for name, text in contents.items():
-        with replacing(folder / name) as file:
-            file.write(text.encode())
-    return [folder / name for name in contents]
+    return write_files(folder, contents)
 
 
 def _rates_csv(runs: Sequence[RateRun]) -> str:
-    table = io.StringIO(newline="")
-    rows = csv.writer(table)
-    rows.writerow(["loss", "seed", "epoch", "class", "samples", "rate"])
-    for run in runs:
-        for epoch, rates in enumerate(run.rates):
-            rows.writerows([run.loss, run.seed, epoch, c, run.counts[c], rate] for c, rate in enumerate(rates))
-    return table.getvalue()
+    rows = [
+        (run.loss, run.seed, epoch, c, run.counts[c], rate)
+        for run in runs
+        for epoch, rates in enumerate(run.rates)
+        for c, rate in enumerate(rates)
+    ]
+    return csv_text(["loss", "seed", "epoch", "class", "samples", "rate"], rows)
 
 
 def _results(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> dict[str, Any]:
     return {
         "recipe": recipe.name,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "rate_variance": {loss: mean_variance(runs, loss) for loss in TAUS},
         "rate_variance_of_the_reference": REFERENCE_VARIANCE,
         "balanced_accuracy": {loss: [run.balanced_accuracy for run in runs if run.loss == loss] for loss in TAUS},
@@ -196,17 +188,10 @@ POINT_COLORS = ("#c0392b", "#e1a100", "#2471a3")
 
 def picture(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> str:
     """Both figures as one HTML page that needs no network."""
-    options = {"full_html": False, "config": {"displaylogo": False, "responsive": True}}
-    rates, times, surfaces = _rate_bars(runs), _rate_times(runs), _surfaces(heads)
+    rates, times, surfaces = plots([_rate_bars(runs), _rate_times(runs), _surfaces(heads)])
     found = ", ".join(f"{mean_variance(runs, loss):.3f} for {loss.lower()}" for loss in TAUS)
-    return _PAGE.format(
-        title="Balanced Meta-Softmax: learned sample rates, and what re-sampling does",
-        recipe=recipe.name,
-        variances=found,
-        rates=rates.to_html(include_plotlyjs=True, **options),
-        times=times.to_html(include_plotlyjs=False, **options),
-        surfaces=surfaces.to_html(include_plotlyjs=False, **options),
-    )
+    body = _BODY.format(recipe=html.escape(recipe.name), variances=found, rates=rates, times=times, surfaces=surfaces)
+    return page("Balanced Meta-Softmax: learned sample rates, and what re-sampling does", body, width=1200)
 
 
 def _by_frequency(run: RateRun) -> list[int]:
@@ -319,21 +304,7 @@ def _layout(height: int) -> dict[str, Any]:
     }
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
-h2 {{ font-size: 1.2rem; margin: 2rem 0 0; }}
-p {{ max-width: 60rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
+_BODY = """
 <p>Figures 1 and 3 of the supplement of Ren et al., "Balanced Meta-Softmax for long-tailed visual recognition".</p>
 <h2>Learned sample rates</h2>
 <p>A head is trained on frozen features of the recipe {recipe}; its batches are drawn by class rates that start at 0.5
@@ -348,7 +319,4 @@ to symmetric boundaries, at once with class-balanced sampling (CBS) and slowly w
 boundaries from the rare classes toward the frequent ones. With CBS on top the rarest class has most of the plane from
 the start: the over-balance that learned rates are to avoid. The points can be separated, so weights keep growing, and
 after very long training this shift fades: in the end, sampling does not change the solution.</p>
-{surfaces}
-</body>
-</html>
-"""
+{surfaces}"""

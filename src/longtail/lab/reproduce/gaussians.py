@@ -17,11 +17,7 @@ the origin.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +28,9 @@ import torch
 from torch import Tensor
 
 from longtail import margins
-from longtail.lab._files import replacing
 from longtail.lab.data.builtin import gaussians
 from longtail.lab.data.dataset import Split
+from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.losses import margin_cross_entropy
 from longtail.margins import Margins
 from longtail.metrics import balanced_accuracy, count_hits
@@ -163,15 +159,10 @@ def summarize(trials: list[Trial]) -> Summary:
 
 def write_results(trials: list[Trial], folder: Path, settings: dict[str, Any]) -> list[Path]:
     """Write ``trials.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     summary = summarize(trials)
-    table = io.StringIO(newline="")
-    rows = csv.writer(table)
-    rows.writerow(["trial", *trials[0].errors])
-    rows.writerows([index, *trial.errors.values()] for index, trial in enumerate(trials))
+    rows = [(index, *trial.errors.values()) for index, trial in enumerate(trials)]
     results = {
         "settings": settings,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "balanced_error": {
             name: {"mean": mean, "standard_error": error} for name, (mean, error) in summary.errors.items()
         },
@@ -180,14 +171,11 @@ def write_results(trials: list[Trial], folder: Path, settings: dict[str, Any]) -
         "balanced_error_by_tau": {name: [mean for mean, _ in curve] for name, curve in summary.curves.items()},
     }
     contents = {
-        "trials.csv": table.getvalue(),
-        "results.json": json.dumps(results, indent=2) + "\n",
+        "trials.csv": csv_text(["trial", *trials[0].errors], rows),
+        "results.json": json_text(results),
         "picture.html": picture(trials, settings),
     }
-    for name, text in contents.items():
-        with replacing(folder / name) as file:
-            file.write(text.encode())
-    return [folder / name for name in contents]
+    return write_files(folder, contents)
 
 
 COLORS = {
@@ -220,10 +208,9 @@ def picture(trials: list[Trial], settings: dict[str, Any]) -> str:
         for trace in traces:
             figure.add_trace(trace, row=1, col=column)
     _lay_out(figure)
-    title = "Two Gaussians, 5% positives: what each loss makes of them"
     setting = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in settings.items())
-    plot = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
-    return _PAGE.format(title=title, setting=setting, bayes=f"{BAYES_ERROR:.2%}", plot=plot)
+    body = _BODY.format(setting=setting, bayes=f"{BAYES_ERROR:.2%}", plot=plots([figure])[0])
+    return page("Two Gaussians, 5% positives: what each loss makes of them", body)
 
 
 def _boxes(trials: list[Trial]) -> list[Any]:
@@ -318,28 +305,12 @@ def _lay_out(figure: Any) -> None:
     figure.update_yaxes(title="balanced error", row=1, col=3, **percent)
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1500px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
-p {{ max-width: 75rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
+_BODY = """
 <p>Section 6.1 and Figure 2 of Menon et al., "Long-tail learning via logit adjustment". Setting: {setting}. The best
 possible balanced error is {bayes}. Post-hoc adjustment and weight normalization start from the ERM classifier; at
 tau = 0 both are ERM. With two classes and w[1] = -w[0], weight normalization by any positive factors changes no
 prediction, so its lines are flat. Bars are standard errors over trials.</p>
-{plot}
-</body>
-</html>
-"""
+{plot}"""
 
 
 def _with_constant(split: Split) -> Tensor:

@@ -8,11 +8,7 @@ has weight 0, as in the table. Within-batch negatives are drawn from the prior: 
 
 from __future__ import annotations
 
-import csv
 import html
-import io
-import json
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +19,8 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab._files import replacing
 from longtail.lab.explaining import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.losses import margin_cross_entropy
 from longtail.negatives import Batch, Draw, Weighting
 from longtail.prior import ClassPrior
@@ -121,27 +117,22 @@ def measure(
 
 def write_results(schemes: Sequence[Scheme], folder: Path, settings: dict[str, Any]) -> list[Path]:
     """Write ``schemes.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table = io.StringIO(newline="")
-    rows = csv.writer(table)
-    rows.writerow(["sampling", "weighting", *asdict(schemes[0].measurements[0])])
-    for scheme in schemes:
-        names = scheme.explanation.sampling, scheme.explanation.weighting
-        rows.writerows([*names, *asdict(part).values()] for part in scheme.measurements)
+    columns = ["sampling", "weighting", *asdict(schemes[0].measurements[0])]
+    rows = [
+        (scheme.explanation.sampling, scheme.explanation.weighting, *asdict(part).values())
+        for scheme in schemes
+        for part in scheme.measurements
+    ]
     results = {
         "settings": settings,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "schemes": [scheme.explanation.as_json() | {"slope": scheme.slope} for scheme in schemes],
     }
     contents = {
-        "schemes.csv": table.getvalue(),
-        "results.json": json.dumps(results, indent=2) + "\n",
+        "schemes.csv": csv_text(columns, rows),
+        "results.json": json_text(results),
         "picture.html": picture(schemes, settings),
     }
-    for name, text in contents.items():
-        with replacing(folder / name) as file:
-            file.write(text.encode())
-    return [folder / name for name in contents]
+    return write_files(folder, contents)
 
 
 COLORS = {"constant": "#e69f00", "importance": "#555555", "relative": "#d55e00", "tail": "#0072b2"}
@@ -176,12 +167,12 @@ def picture(schemes: Sequence[Scheme], settings: dict[str, Any]) -> str:
     figure.update_xaxes(type="log", title="m, negatives drawn")
     figure.update_yaxes(type="log", row=2)
     figure.update_layout(template="plotly_white", height=900, font={"family": "system-ui, sans-serif", "size": 14})
-    plot = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(scheme)) + "</tr>" for scheme in schemes
     )
     setting = ", ".join(f"{name} {value:,}" for name, value in settings.items())
-    return _PAGE.format(setting=setting, rows=rows, plot=plot)
+    body = _BODY.format(setting=setting, rows=rows, plot=plots([figure])[0])
+    return page("The loss behind negative sampling", body)
 
 
 def _cells(scheme: Scheme) -> list[str]:
@@ -189,21 +180,7 @@ def _cells(scheme: Scheme) -> list[str]:
     return [found.sampling, found.weighting, found.formula, found.name, found.favors, f"m^{scheme.slope:.2f}"]
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>The loss behind negative sampling</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1500px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
-p {{ max-width: 75rem; }}
-td, th {{ padding: 0.2rem 0.8rem; text-align: left; border-bottom: 1px solid #ddd; }}
-</style>
-</head>
-<body>
-<h1>The loss behind negative sampling</h1>
+_BODY = """
 <p>Table 2 and Theorem 3 of Rawat et al., "Disentangling sampling and labeling bias". Setting: {setting}; fifty labels
 by Zipf's law. Points are means over draws of negatives, lines are what the theory says: the implied loss above, its
 expected squared error below.</p>
@@ -211,7 +188,4 @@ expected squared error below.</p>
 <tr><th>negatives</th><th>weighting</th><th>implied loss</th><th>name</th><th>favors</th><th>error falls as</th></tr>
 {rows}
 </table>
-{plot}
-</body>
-</html>
-"""
+{plot}"""
