@@ -7,8 +7,8 @@ on a model that is trained already.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import margins, posthoc, samplers, schedules, weights
-from longtail.heads import CosineLinear
+from longtail import margins, negatives, posthoc, rowwise, samplers, schedules, weights
+from longtail.heads import CosineLinear, SampledLinear
 from longtail.losses import (
     BalancedSigmoid,
     DecoupledLoss,
@@ -27,6 +27,7 @@ from longtail.losses import (
 )
 from longtail.margins import Margins, is_consistent
 from longtail.methods import METHODS, Method, get_method
+from longtail.negatives import implied_margins
 from longtail.posthoc import (
     adjust_logits,
     estimate_target_prior,
@@ -38,7 +39,7 @@ from longtail.posthoc import (
 from longtail.prior import ClassPrior
 
 if TYPE_CHECKING:
-    from longtail import metrics
+    from longtail import metrics, retrieval_metrics
     from longtail.estimators import LogitAdjustedClassifier
 
 __version__ = "0.1.0"
@@ -64,6 +65,10 @@ __all__ = [
     "DecoupledLoss",
     "BalancedSigmoid",
     "CosineLinear",
+    "SampledLinear",
+    "implied_margins",
+    "negatives",
+    "rowwise",
     "adjust_logits",
     "tune_tau",
     "temperature_scale",
@@ -77,11 +82,16 @@ __all__ = [
     "samplers",
     "schedules",
     "metrics",
+    "retrieval_metrics",
     "LogitAdjustedClassifier",
 ]
 
 # These import scikit-learn and torchmetrics, which take longer than all the rest: on first use, not before.
-_LAZY = {"LogitAdjustedClassifier": "longtail.estimators", "metrics": "longtail"}
+_LAZY = {
+    "LogitAdjustedClassifier": "longtail.estimators",
+    "metrics": "longtail",
+    "retrieval_metrics": "longtail",
+}
 
 
 def __getattr__(name: str) -> Any:
