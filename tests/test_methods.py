@@ -13,6 +13,8 @@ C = len(COUNTS)
 SECTIONS = ("Use when:", "Avoid when:", "Equals:", "Args:", ">>>", "Reference:")
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+MULTILABEL = {name: method for name, method in METHODS.items() if method.takes_indicators}
+every_multilabel_method = pytest.mark.parametrize("method", MULTILABEL.values(), ids=MULTILABEL.keys())
 
 
 def make_batch(dtype=torch.float64, size=6):
@@ -51,6 +53,34 @@ def test_gradients_are_right(method):
     logits, target = make_batch()
     module = method.loss(PRIOR).double()
     assert torch.autograd.gradcheck(lambda f: module(f, target), logits.requires_grad_())
+
+
+def make_indicators(size=6):
+    """Labels of 0 and 1: none in the first row, all in the second, and some in the others."""
+    generator = torch.Generator().manual_seed(4)
+    indicator = torch.rand(size, C, generator=generator) < 0.4
+    indicator[0], indicator[1] = False, True
+    return indicator
+
+
+@every_multilabel_method
+def test_several_labels_a_sample_have_a_finite_loss_with_a_right_gradient(method):
+    logits, _ = make_batch()
+    module = method.loss(PRIOR).double()
+    for target in (make_indicators(), make_indicators().long(), make_indicators().double()):
+        assert torch.autograd.gradcheck(lambda f, t=target: module(f, t), logits.requires_grad_())
+    extreme = torch.where(torch.arange(C) % 2 == 0, 1e4, -1e4).expand(6, C)
+    loss, gradient = loss_and_gradient(module.float(), extreme, make_indicators())
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradient).all()
+
+
+@every_multilabel_method
+def test_class_indices_stand_for_their_one_hot_rows(method):
+    logits, target = make_batch()
+    module = method.loss(PRIOR).double()
+    one_hot = torch.nn.functional.one_hot(target, C)
+    torch.testing.assert_close(module(logits, one_hot.bool()), module(logits, target))
 
 
 @every_method
@@ -138,7 +168,7 @@ UNKNOWN = {
     "decoupled_logistic",
     "decoupled_hinge",
     "cosine_contrastive",
-    "balanced_sigmoid",
+    *MULTILABEL,
     *(name for name, method in METHODS.items() if method.family == "schedule"),
 }
 

@@ -7,7 +7,7 @@ on a model that is trained already.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import margins, negatives, posthoc, rowwise, samplers, schedules, weights
+from longtail import margins, multilabel, negatives, posthoc, rowwise, samplers, schedules, weights
 from longtail.heads import CosineLinear, SampledLinear
 from longtail.losses import (
     BalancedSigmoid,
@@ -27,6 +27,7 @@ from longtail.losses import (
 )
 from longtail.margins import Margins, is_consistent
 from longtail.methods import METHODS, Method, get_method
+from longtail.multilabel import MaskedLoss, MultilabelLoss, PartialLabelMasking
 from longtail.negatives import implied_margins
 from longtail.posthoc import (
     adjust_logits,
@@ -64,6 +65,9 @@ __all__ = [
     "FocalLoss",
     "DecoupledLoss",
     "BalancedSigmoid",
+    "MultilabelLoss",
+    "PartialLabelMasking",
+    "MaskedLoss",
     "CosineLinear",
     "SampledLinear",
     "implied_margins",
@@ -78,6 +82,7 @@ __all__ = [
     "METHODS",
     "Method",
     "get_method",
+    "multilabel",
     "posthoc",
     "samplers",
     "schedules",

@@ -260,9 +260,7 @@ def focal_loss(
     if not gamma >= 0:
         raise ValueError(f"focal_loss: gamma must be at least 0. Got {gamma}.")
     cross_entropy = margin_cross_entropy(logits, target, margins, ignore_index=ignore_index)
-    # The clamp keeps the derivative of x^gamma finite at x = 0 for gamma < 1.
-    miss = (-torch.expm1(-cross_entropy)).clamp_min(torch.finfo(cross_entropy.dtype).tiny)
-    losses = miss**gamma * cross_entropy
+    losses = _focused(cross_entropy, gamma)
     return losses if weights is None else losses * weights.to(losses)[_safe(target, ignore_index)]
 
 
@@ -390,16 +388,18 @@ def sigmoid_offsets(prior: ClassPrior, keep_constant: bool = True) -> Tensor:
     Reference:
         Ren et al., "Balanced Meta-Softmax", supplement eq. (22) and the remark below eq. (23).
     """
-    prior.log_probs  # noqa: B018  (raises where a class has no samples)
-    rates = prior.rates
-    always = torch.nonzero(rates >= 1)
-    if always.numel():
-        raise ValueError(f"sigmoid_offsets: class {int(always[0])} is in every sample, so its odds are infinite.")
+    rates = _open_rates(prior, "sigmoid_offsets")
     constant = torch.log(torch.tensor(float(prior.num_classes - 1), dtype=rates.dtype)) if keep_constant else 0.0
     return torch.logit(rates) + constant
 
 
-def balanced_sigmoid(logits: Tensor, target: Tensor, offsets: Tensor, foreground: Tensor | None = None) -> Tensor:
+def balanced_sigmoid(
+    logits: Tensor,
+    target: Tensor,
+    offsets: Tensor,
+    foreground: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
     """Balanced softmax's counterpart for independent sigmoids (multiple binary logistic regression).
 
     Formula:
@@ -410,6 +410,7 @@ def balanced_sigmoid(logits: Tensor, target: Tensor, offsets: Tensor, foreground
         target: [N] class indices, or [N, C] of 0 and 1. With indices, a background sample's is not looked at.
         offsets: [C] from ``sigmoid_offsets``.
         foreground: [N] bool; False marks samples of no class, as detection heads see them. None: all foreground.
+        mask: [N, C] bool, False where a label does not count, as ``PartialLabelMasking`` makes it. None: all count.
 
     Returns:
         [N] losses, summed over classes.
@@ -443,7 +444,8 @@ def balanced_sigmoid(logits: Tensor, target: Tensor, offsets: Tensor, foreground
         raise ValueError(f"balanced_sigmoid: expected {logits.shape[1]} offsets. Got shape {tuple(shift.shape)}.")
     if foreground is not None:
         shift = shift * foreground[:, None]
-    losses = F.binary_cross_entropy_with_logits(wide + shift, target.to(wide), reduction="none")
+    weight = None if mask is None else mask.to(wide)
+    losses = F.binary_cross_entropy_with_logits(wide + shift, target.to(wide), weight, reduction="none")
     return losses.sum(dim=1).to(_loss_dtype(logits))
 
 
@@ -622,10 +624,22 @@ class BalancedSigmoid(nn.Module):
         offsets = sigmoid_offsets(prior, keep_constant)
         self.register_buffer("offsets", offsets.to(torch.get_default_dtype()))
 
-    def forward(self, logits: Tensor, target: Tensor, foreground: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, target: Tensor, foreground: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar."""
-        losses = balanced_sigmoid(logits, target, self.offsets, foreground)
+        losses = balanced_sigmoid(logits, target, self.offsets, foreground, mask)
         return losses.mean()
+
+
+def _open_rates(prior: ClassPrior, name: str) -> Tensor:
+    """[C] the share of samples with each label, if none of them is 0 or 1."""
+    prior.log_probs  # noqa: B018  (raises where a class has no samples)
+    rates = prior.rates
+    always = torch.nonzero(rates >= 1)
+    if always.numel():
+        raise ValueError(f"{name}: class {int(always[0])} is in every sample, so its odds are infinite.")
+    return rates
 
 
 def _register_buffers(module: nn.Module, margins: Margins | None, weights: Tensor | None) -> None:
@@ -768,6 +782,13 @@ def _decoupled(
     losses = positive_loss(wide.gather(1, index)[:, 0]) + pushed
     losses = losses if weights is None else losses * weights.to(losses)[target]
     return losses.to(_loss_dtype(logits))
+
+
+def _focused(cross_entropy: Tensor, gamma: float) -> Tensor:
+    """(1 - p)^gamma * -log p, from -log p."""
+    # The clamp keeps the derivative of x^gamma finite at x = 0 for gamma < 1.
+    miss = (-torch.expm1(-cross_entropy)).clamp_min(torch.finfo(cross_entropy.dtype).tiny)
+    return miss**gamma * cross_entropy
 
 
 def _is_rowwise(logits: Tensor, target: Tensor, margins: Margins, label_smoothing: float) -> bool:

@@ -6,12 +6,13 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 
-from longtail import losses, margins, posthoc, schedules, weights
+from longtail import losses, margins, multilabel, posthoc, schedules, weights
 from longtail.margins import Margins, is_consistent
 from longtail.prior import ClassPrior
 from longtail.schedules import Phase
@@ -45,6 +46,9 @@ class Method:
     """weight [C, D], prior, **options -> class vectors of the trained model to predict with."""
     consistent: bool | None = None
     """Whether it is Fisher consistent for the balanced error, where Theorem 1 does not say; None: not known."""
+    takes_indicators: bool = False
+    """Whether its loss takes several labels a sample, [N, C] of 0 and 1, as well as class indices. A module that has
+    ``end_epoch`` wants it called after each epoch."""
 
     @property
     def summary(self) -> str:
@@ -130,6 +134,48 @@ def _decoupled(function: losses.DecoupledFunction) -> Callable[..., nn.Module]:
     return build
 
 
+def _multilabel(
+    name: str, card: Callable[..., Any], own_loss: Callable[..., nn.Module], family: str = "multi-label"
+) -> Method:
+    return Method(name, family, card, own_loss=own_loss, takes_indicators=True)
+
+
+def _binary_cross_entropy(prior: ClassPrior) -> nn.Module:
+    return multilabel.MultilabelLoss()
+
+
+def _binary_focal(prior: ClassPrior, gamma: float = 2.0) -> nn.Module:
+    return multilabel.MultilabelLoss(partial(multilabel.binary_focal_loss, gamma=gamma))
+
+
+def _class_balanced_binary(prior: ClassPrior, beta: float = 0.9999) -> nn.Module:
+    return multilabel.MultilabelLoss(weights=weights.effective_number(prior, beta))
+
+
+def _asymmetric(
+    prior: ClassPrior, positive_gamma: float = 0.0, negative_gamma: float = 4.0, shift: float = 0.05
+) -> nn.Module:
+    function = partial(
+        multilabel.asymmetric_loss, positive_gamma=positive_gamma, negative_gamma=negative_gamma, shift=shift
+    )
+    return multilabel.MultilabelLoss(function)
+
+
+def _masked(inner: Callable[[ClassPrior], nn.Module]) -> Callable[..., nn.Module]:
+    def build(
+        prior: ClassPrior,
+        rate: float = 0.01,
+        bins: int = 10,
+        initial: str = "data",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+    ) -> nn.Module:
+        masking = multilabel.PartialLabelMasking(prior, rate, bins, initial, clip)
+        return multilabel.MaskedLoss(inner(prior), masking, seed)
+
+    return build
+
+
 def _phased(name: str, builder: Callable[..., tuple[Phase, ...]]) -> Method:
     return Method(name, "schedule", builder, own_phases=builder)
 
@@ -156,7 +202,17 @@ _ROWS = (
     Method("decoupled_logistic", "loss", losses.decoupled_logistic, own_loss=_decoupled(losses.decoupled_logistic)),
     Method("decoupled_hinge", "loss", losses.decoupled_hinge, own_loss=_decoupled(losses.decoupled_hinge)),
     Method("cosine_contrastive", "loss", losses.cosine_contrastive, own_loss=_decoupled(losses.cosine_contrastive)),
-    Method("balanced_sigmoid", "loss", losses.balanced_sigmoid, own_loss=losses.BalancedSigmoid),
+    _multilabel("balanced_sigmoid", losses.balanced_sigmoid, losses.BalancedSigmoid, family="loss"),
+    _multilabel("binary_cross_entropy", multilabel.binary_cross_entropy, _binary_cross_entropy),
+    _multilabel("binary_focal", multilabel.binary_focal_loss, _binary_focal),
+    _multilabel("class_balanced_binary", multilabel.binary_cross_entropy, _class_balanced_binary),
+    _multilabel("asymmetric", multilabel.asymmetric_loss, _asymmetric),
+    _multilabel("distribution_balanced", multilabel.distribution_balanced_loss, multilabel.DistributionBalancedLoss),
+    _multilabel("partial_label_masking", multilabel.PartialLabelMasking, _masked(_binary_cross_entropy)),
+    _multilabel("partial_label_masking_focal", multilabel.PartialLabelMasking, _masked(_binary_focal)),
+    _multilabel(
+        "partial_label_masking_class_balanced", multilabel.PartialLabelMasking, _masked(_class_balanced_binary)
+    ),
     _phased("adaptive_deferred", schedules.deferred_reweighting),
     _phased("class_balanced_sampling", schedules.class_balanced_sampling),
     _phased("square_root_sampling", schedules.square_root_sampling),
