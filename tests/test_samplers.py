@@ -166,6 +166,18 @@ def test_undersampling_takes_each_sample_of_a_class_equally_often():
         assert scipy.stats.chisquare([seen[member] for member in members]).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("kind", [torch.from_numpy, np.asarray, scipy.sparse.csr_array])
+def test_undersampling_counts_a_sample_for_its_rarest_label(kind):
+    # 6 samples with label 0, 5 with label 1, 2 with label 2, of which one has all three; 3 samples without labels.
+    indicator = np.array([[1, 0, 0]] * 2 + [[1, 1, 0]] * 3 + [[0, 1, 0], [1, 1, 1], [0, 0, 1]] + [[0, 0, 0]] * 3)
+    sampler = UndersamplingSampler(kind(indicator), per_class=2)
+    for epoch in range(3):
+        indices = indices_of_epoch(sampler, epoch)
+        assert len(indices) == len(set(indices)) == 8
+        assert {6, 7} <= set(indices)
+        assert len(set(indices) & {2, 3, 4, 5}) == len(set(indices) & {8, 9, 10}) == 2
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.07, 0.3, 1.0])
 def test_repeat_factors_are_those_of_the_formula(threshold):
     sampler = RepeatFactorSampler(LABELS, threshold)

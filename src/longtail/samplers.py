@@ -443,10 +443,11 @@ def UndersamplingSampler(
     """At most ``per_class`` samples of each class an epoch, drawn afresh every epoch, without replacement.
 
     Formula:
-        class c comes min(n[c], per_class) times
+        class c comes min(n[c], per_class) times; a sample with several labels counts for the rarest of them
 
     Args:
-        labels: what ``ClassPrior.from_labels`` takes.
+        labels: what ``ClassPrior.from_labels`` takes, or an [N, C] matrix of 0 and 1: NumPy, torch or SciPy sparse.
+            Samples without any label are a class of their own.
         per_class: the most samples of one class.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
@@ -463,10 +464,16 @@ def UndersamplingSampler(
     >>> labels[list(UndersamplingSampler(labels, per_class=3))].bincount().tolist()
     [3, 2]
 
+    Deviates:
+        With several labels the PLM paper draws ``per_class`` samples of each class and drops duplicates, so that
+        epochs differ in length. Here every sample belongs to one class: no duplicates, and labels with at most
+        ``per_class`` samples still keep all of them.
+
     Reference:
-        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset an epoch.
+        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset an epoch; Duarte
+        et al., "PLM: Partial label masking", section 3.1, for several labels.
     """
-    index = _ClassIndex.of(labels)
+    index = _ClassIndex.of(_rarest_labels(labels) if getattr(labels, "ndim", 1) == 2 else labels)
     return EpochSampler(
         _Undersampled(index, _at_least(per_class, 1, "per_class")), seed=seed, num_replicas=num_replicas, rank=rank
     )
@@ -585,6 +592,18 @@ def _repeat_factors(labels: Any, threshold: float) -> Tensor:
 
 def _class_factors(prior: ClassPrior, threshold: float) -> Tensor:
     return (threshold / prior.rates).sqrt().clamp_min(1)
+
+
+def _rarest_labels(indicator: Any) -> Tensor:
+    """[N] the least frequent label of each sample; C for a sample without labels."""
+    num_classes = indicator.shape[1]
+    by_rarity = ClassPrior.from_indicator(indicator).rarest(num_classes)
+    rarity = torch.empty_like(by_rarity)
+    rarity[by_rarity] = torch.arange(num_classes)
+    rows, columns = _positives(indicator)
+    nothing = torch.full((indicator.shape[0],), num_classes)
+    rarest = nothing.scatter_reduce(0, rows, rarity[columns], "amin")
+    return torch.cat([by_rarity, by_rarity.new_tensor([num_classes])])[rarest]
 
 
 def _positives(indicator: Any) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,570 @@
+"""Partial label masking and the losses over sigmoids, against loops from the papers' formulas."""
+
+import copy
+import math
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longtail import BalancedSigmoid, ClassPrior, MaskedLoss, MultilabelLoss, PartialLabelMasking, get_method
+from longtail.multilabel import (
+    SMOOTHING,
+    DistributionBalancedLoss,
+    adapted_ratio,
+    asymmetric_loss,
+    binary_cross_entropy,
+    binary_focal_loss,
+    count_bins,
+    distribution_balanced_loss,
+    divergence,
+    mask_probabilities,
+    positive_ratio,
+    standardized,
+)
+
+# Appendix B of the paper.
+TOY_TARGETS = torch.tensor([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])[:, None]
+TOY_PROBS = torch.tensor([0.2, 0.6, 0.95, 0.99, 0.45, 0.1, 0.15, 0.8, 0.4, 0.3])[:, None]
+
+
+@pytest.fixture
+def double():
+    """float64 buffers, to compare with loops at 1e-10."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def skewed(num_samples=400, num_classes=6, seed=0):
+    """Targets whose labels are in 60 %, 30 %, 15 % ... of the samples, and probabilities that know a little."""
+    generator = torch.Generator().manual_seed(seed)
+    rates = 0.6 * 0.5 ** torch.arange(num_classes)
+    targets = torch.rand(num_samples, num_classes, generator=generator) < rates
+    noise = torch.rand(num_samples, num_classes, generator=generator, dtype=torch.float64)
+    return targets.long(), 0.7 * noise + 0.3 * targets * rates.double()
+
+
+def loop_divergence(histogram, target_bin):
+    total = 0.0
+    bins, count = len(histogram), sum(histogram)
+    for index, value in enumerate(histogram):
+        predicted = (value / count + SMOOTHING) / (1 + bins * SMOOTHING)
+        wanted = ((1.0 if index == target_bin else 0.0) + SMOOTHING) / (1 + bins * SMOOTHING)
+        total += predicted * math.log(predicted / wanted)
+    return total
+
+
+def loop_standardized(values):
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    return [(value - mean) / deviation for value in values]
+
+
+def loop_epoch(ratio, probs, targets, bins, rate):
+    """Equations (4) to (7), one number at a time."""
+    divergences = {0: [], 1: []}
+    for c in range(targets.shape[1]):
+        for label, target_bin in ((0, 0), (1, bins - 1)):
+            histogram = [0] * bins
+            for i in range(len(targets)):
+                if int(targets[i, c]) == label:
+                    histogram[min(bins - 1, int(float(probs[i, c]) * bins))] += 1
+            divergences[label].append(loop_divergence(histogram, target_bin))
+    positive, negative = loop_standardized(divergences[1]), loop_standardized(divergences[0])
+    return [r * math.exp(rate * (p - n)) for r, p, n in zip(ratio, positive, negative, strict=True)]
+
+
+class TestHistograms:
+    def test_the_toy_example_of_the_paper_comes_out_exactly(self):
+        negatives, positives = count_bins(TOY_PROBS, TOY_TARGETS, bins=4)
+        assert positives.tolist() == [[1, 1, 1, 2]]
+        assert negatives.tolist() == [[2, 2, 0, 1]]
+        labels = count_bins(TOY_TARGETS.double(), TOY_TARGETS, bins=4)
+        assert labels.tolist() == [[[5, 0, 0, 0]], [[0, 0, 0, 5]]]
+
+    def test_its_divergences_are_those_of_its_distributions(self, double):
+        negatives, positives = count_bins(TOY_PROBS, TOY_TARGETS, bins=4)
+        shares = {"positive": [0.2, 0.2, 0.2, 0.4], "negative": [0.4, 0.4, 0.0, 0.2]}
+        for name, histogram, target_bin in (("positive", positives, 3), ("negative", negatives, 0)):
+            wanted = loop_divergence(shares[name], target_bin)
+            assert divergence(histogram, target_bin)[0].item() == pytest.approx(wanted, abs=1e-10)
+
+    def test_batches_add_up_to_the_whole(self):
+        targets, probs = skewed()
+        prior = ClassPrior.from_indicator(targets)
+        whole, parts = PartialLabelMasking(prior), PartialLabelMasking(prior)
+        whole.observe(probs, targets)
+        for rows in torch.arange(len(targets)).split(37):
+            parts.observe(probs[rows].float(), targets[rows].bool())
+        assert torch.equal(whole.histogram, parts.histogram)
+        assert whole.histogram.sum() == targets.numel()
+
+    def test_the_ends_of_the_interval_belong_to_the_first_and_last_bin(self):
+        counted = count_bins(torch.tensor([[0.0, 1.0]]), torch.tensor([[0, 1]]), bins=10)
+        assert counted[0, 0, 0] == 1
+        assert counted[1, 1, 9] == 1
+
+    def test_indices_count_as_one_hot_rows(self):
+        _, probs = skewed(num_samples=20)
+        labels = torch.arange(20) % 6
+        one_hot = torch.nn.functional.one_hot(labels, 6)
+        assert torch.equal(count_bins(probs, labels, 5), count_bins(probs, one_hot, 5))
+
+    def test_compiled_counting_has_a_fixed_shape_and_the_same_counts(self, monkeypatch):
+        targets, probs = skewed()
+        wanted = count_bins(probs, targets, 10)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert torch.equal(count_bins(probs, targets, 10), wanted)
+
+
+class TestRatios:
+    def test_ratios_and_probabilities_of_masks_are_those_of_the_loops(self):
+        targets, _ = skewed()
+        prior = ClassPrior.from_indicator(targets)
+        wanted_ratio = torch.linspace(0.05, 0.6, 6, dtype=torch.float64)
+        found = positive_ratio(prior)
+        keep_positive, keep_negative = mask_probabilities(found, wanted_ratio)
+        for c in range(6):
+            positives = sum(int(row[c]) for row in targets)
+            r, t = positives / (len(targets) - positives), float(wanted_ratio[c])
+            assert found[c].item() == pytest.approx(r, abs=1e-10)
+            assert keep_positive[c].item() == pytest.approx(t / r if r > t else 1.0, abs=1e-10)
+            assert keep_negative[c].item() == pytest.approx(r / t if r < t else 1.0, abs=1e-10)
+
+    def test_epochs_of_adaptation_are_those_of_the_loops(self, double):
+        prior = ClassPrior.from_indicator(skewed()[0])
+        masking = PartialLabelMasking(prior, rate=0.3, bins=7)
+        wanted = positive_ratio(prior).tolist()
+        for seed in range(3):
+            targets, probs = skewed(seed=seed)
+            masking.observe(probs, targets)
+            masking.adapt()
+            wanted = loop_epoch(wanted, probs, targets, bins=7, rate=0.3)
+            torch.testing.assert_close(masking.ratio, torch.tensor(wanted), rtol=1e-10, atol=1e-10)
+        assert masking.ratio_history.shape == (4, 6)
+        assert torch.equal(masking.ratio_history[-1], masking.ratio)
+        assert not masking.histogram.any()
+
+    def test_underpredicted_classes_gain_and_overpredicted_ones_lose(self):
+        targets = torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]])
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0.1)
+        masking.observe(torch.tensor([[0.9, 0.1], [0.95, 0.1], [0.99, 0.2], [0.8, 0.05]]), targets)
+        masking.adapt()
+        factors = (masking.ratio / masking.data_ratio).log().tolist()
+        assert factors == pytest.approx([-0.2, 0.2], abs=1e-6)
+
+    @pytest.mark.parametrize(("initial", "wanted"), [("mean", 1.0), ("min", 1 / 3), ("max", 5 / 3)])
+    def test_initial_ratios_by_name(self, initial, wanted):
+        prior = ClassPrior.from_indicator(torch.tensor([[1, 1], [1, 0]] * 2 + [[1, 0], [0, 0], [0, 0], [0, 0]]))
+        assert PartialLabelMasking(prior).ratio.tolist() == pytest.approx([5 / 3, 1 / 3])
+        assert PartialLabelMasking(prior, initial=initial).ratio.tolist() == pytest.approx([wanted] * 2)
+        own = PartialLabelMasking(prior, initial=torch.tensor([0.5, 0.25]))
+        assert own.ratio.tolist() == [0.5, 0.25]
+
+    def test_ratios_stay_within_the_clip(self):
+        targets, probs = skewed()
+        prior = ClassPrior.from_indicator(targets)
+        masking = PartialLabelMasking(prior, rate=50.0, clip=(0.1, 1.0))
+        assert masking.ratio.max() == 1
+        assert masking.ratio.min() == torch.tensor(0.1)
+        masking.observe(probs, targets)
+        masking.adapt()
+        assert set(masking.ratio.tolist()) <= {torch.tensor(0.1).item(), 1.0}
+
+    def test_a_class_not_seen_in_an_epoch_keeps_its_ratio_and_does_not_count(self):
+        targets, probs = skewed()
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0.2)
+        seen = targets.clone()
+        seen[:, 5] = 0
+        masking.observe(probs, seen)
+        masking.adapt()
+        assert masking.ratio[5] == masking.data_ratio[5]
+        others = PartialLabelMasking(ClassPrior.from_indicator(targets[:, :5]), rate=0.2)
+        others.observe(probs[:, :5], targets[:, :5])
+        others.adapt()
+        torch.testing.assert_close(masking.ratio[:5], others.ratio)
+
+    def test_classes_that_are_alike_leave_ratios_alone(self):
+        masking = PartialLabelMasking(ClassPrior.from_indicator(TOY_TARGETS.repeat(1, 3)), rate=1.0)
+        masking.observe(TOY_PROBS.repeat(1, 3), TOY_TARGETS.repeat(1, 3))
+        masking.adapt()
+        assert torch.equal(masking.ratio, masking.data_ratio)
+
+    @settings(deadline=None, max_examples=30)
+    @given(values=st.lists(st.floats(0, 50), min_size=2, max_size=8), scale=st.floats(0.1, 10))
+    def test_standardizing_forgets_scale_and_origin(self, values, scale):
+        tensor = torch.tensor(values, dtype=torch.float64)
+        result = standardized(tensor)
+        assert abs(float(result.mean())) < 1e-6
+        if tensor.std() > 1e-6:
+            torch.testing.assert_close(standardized(tensor * scale + 3), result, rtol=1e-5, atol=1e-5)
+
+
+class TestMasks:
+    def test_masks_hit_the_wanted_ratio_in_expectation(self):
+        targets, _ = skewed(num_samples=2000)
+        prior = ClassPrior.from_indicator(targets)
+        wanted = torch.tensor([0.3, 0.3, 0.3, 0.1, 0.1, 0.1])
+        masking = PartialLabelMasking(prior, initial=wanted)
+        generator = torch.Generator().manual_seed(1)
+        kept = torch.zeros(2, 6)
+        repetitions = 200
+        for _ in range(repetitions):
+            mask = masking.mask(targets, generator)
+            kept += torch.stack([(mask & (targets == 0)).sum(0), (mask & (targets == 1)).sum(0)])
+        # Relative standard error of a ratio of kept labels: at most sqrt(1 / kept) of the rarer kind.
+        error = 5 / kept.amin(dim=0).sqrt()
+        assert ((kept[1] / kept[0] / wanted - 1).abs() < error).all()
+        assert (error < 0.15).all()
+
+    def test_only_one_kind_of_label_of_a_class_is_ever_masked(self):
+        targets, _ = skewed()
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial="mean")
+        dropped = torch.stack([~masking.mask(targets) for _ in range(20)]).any(dim=0)
+        is_head = masking.data_ratio > masking.ratio
+        assert not (dropped & (targets == 0))[:, is_head].any()
+        assert not (dropped & (targets == 1))[:, ~is_head].any()
+        assert dropped.any(dim=0).all()
+
+    def test_the_data_ratio_masks_nothing_and_indices_will_do(self):
+        labels = torch.arange(40) % 4
+        masking = PartialLabelMasking(ClassPrior.from_labels(labels))
+        assert masking.mask(labels).all()
+        assert masking.mask(labels).shape == (40, 4)
+
+    def test_a_generator_decides(self):
+        targets, _ = skewed()
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial="mean")
+        masks = [masking.mask(targets, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+        assert torch.equal(masks[0], masks[1])
+        assert not torch.equal(masks[0], masks[2])
+
+    def test_the_state_holds_everything(self):
+        targets, probs = skewed()
+        prior = ClassPrior.from_indicator(targets)
+        masking = PartialLabelMasking(prior, rate=0.5)
+        for _ in range(2):
+            masking.observe(probs, targets)
+            masking.adapt()
+        masking.observe(probs, targets)
+        other = PartialLabelMasking(prior, rate=0.5, initial="mean")
+        other.load_state_dict(masking.state_dict())
+        assert torch.equal(other.ratio_history, masking.ratio_history)
+        for module in (masking, other):
+            module.adapt()
+        assert torch.equal(other.ratio, masking.ratio)
+        assert "rate=0.5" in repr(masking)
+
+
+class TestBadInput:
+    def test_a_class_without_positives_or_negatives_is_said_and_left_unmasked(self):
+        targets = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0]])
+        with pytest.warns(UserWarning, match="class 0 and 1 more have no positives or no negatives"):
+            masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial="max")
+        assert masking.undefined_classes.tolist() == [0, 1]
+        masking.ratio[2] = 1e-6
+        mask = masking.mask(targets)
+        assert mask[:, :2].all()
+        assert not mask[0, 2]
+        masking.observe(torch.full((3, 3), 0.5), targets)
+        masking.adapt()
+        assert masking.ratio.isnan().tolist() == [True, True, False]
+
+    def test_no_class_at_all_may_have_a_ratio(self):
+        with pytest.warns(UserWarning, match="class 0 has no"):
+            masking = PartialLabelMasking(ClassPrior.from_indicator([[1], [1]]), initial="mean")
+        assert masking.mask(torch.ones(2, 1)).all()
+
+    @pytest.mark.parametrize("bounds", [(1.0, 0.5), (0.5, 0.5), (-1.0, 1.0), (math.nan, 1.0), (0.0, 1.0, 2.0)])
+    def test_clip_bounds_that_are_reversed_or_no_ratios(self, bounds):
+        with pytest.raises(ValueError, match="clip must be"):
+            PartialLabelMasking(ClassPrior.from_counts([3, 1]), clip=bounds)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"rate": -0.1}, "rate must be"),
+            ({"rate": math.nan}, "rate must be"),
+            ({"bins": 1}, "bins must be at least 2"),
+            ({"initial": "median"}, "one of data, mean, min, max"),
+            ({"initial": torch.ones(3)}, r"must be \[2\] ratios"),
+            ({"initial": torch.tensor([1.0, 0.0])}, "above 0. Got 0.0 for class 1"),
+            ({"initial": torch.tensor([math.inf, 1.0])}, "finite"),
+        ],
+    )
+    def test_settings(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            PartialLabelMasking(ClassPrior.from_counts([3, 1]), **options)
+
+    @pytest.mark.parametrize(
+        ("targets", "message"),
+        [
+            (torch.tensor([[2, 0]]), "must be 0 or 1. Got 2"),
+            (torch.tensor([[-1, 0]]), "must be 0 or 1. Got -1"),
+            (torch.tensor([[0.5, 0.0]]), "must be 0 or 1. Got 0.5"),
+            (torch.tensor([[math.nan, 0.0]]), "must be 0 or 1. Got nan"),
+            (torch.tensor([[1, 0, 0]]), r"must be \[\w, 2\]"),
+            (torch.tensor([5]), "target must be in 0..1"),
+            (torch.tensor([0.5]), "class indices"),
+        ],
+    )
+    def test_targets(self, targets, message):
+        masking = PartialLabelMasking(ClassPrior.from_counts([3, 1]))
+        logits = torch.zeros(1, 2)
+        calls = [
+            masking.mask,
+            partial(masking.observe, logits.sigmoid()),
+            partial(binary_focal_loss, logits),
+            partial(asymmetric_loss, logits),
+            partial(DistributionBalancedLoss(ClassPrior.from_counts([3, 1])), logits),
+            partial(MaskedLoss(MultilabelLoss(), masking), logits),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=message):
+                call(targets)
+
+    def test_binary_cross_entropy_takes_probabilities_and_nothing_beyond(self):
+        logits = torch.zeros(1, 2)
+        assert binary_cross_entropy(logits, torch.tensor([[0.5, 0.25]])).exp().item() == pytest.approx(4)
+        with pytest.raises(ValueError, match=r"in \[0, 1\]. Got 1.5"):
+            binary_cross_entropy(logits, torch.tensor([[0.5, 1.5]]))
+
+    @pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan, math.inf])
+    def test_probabilities(self, wrong):
+        masking = PartialLabelMasking(ClassPrior.from_counts([3, 1]))
+        with pytest.raises(ValueError, match=r"probabilities must be in \[0, 1\]. Got"):
+            masking.observe(torch.tensor([[0.5, wrong]]), torch.tensor([[1, 0]]))
+        assert not masking.histogram.any()
+
+    def test_shapes_and_order_of_calls(self):
+        masking = PartialLabelMasking(ClassPrior.from_counts([3, 1]))
+        with pytest.raises(ValueError, match="call observe before"):
+            masking.adapt()
+        with pytest.raises(ValueError, match=r"expected \[N, 2\]"):
+            masking.observe(torch.rand(2, 3), torch.ones(2, 3))
+        with pytest.raises(ValueError, match="mask must be"):
+            binary_cross_entropy(torch.zeros(2, 2), torch.zeros(2, 2), mask=torch.ones(2, dtype=torch.bool))
+        with pytest.raises(ValueError, match=r"weights must be \[2\]"):
+            binary_cross_entropy(torch.zeros(2, 2), torch.zeros(2, 2), torch.ones(3))
+        with pytest.raises(TypeError, match="floating-point"):
+            count_bins(torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 2), 2)
+        with pytest.raises(ValueError, match=r"\[2\] indices"):
+            binary_cross_entropy(torch.zeros(2, 2), torch.tensor([0]))
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            partial(binary_focal_loss, gamma=-1.0),
+            partial(asymmetric_loss, shift=1.0),
+            partial(asymmetric_loss, negative_gamma=-1.0),
+            partial(distribution_balanced_loss, rates=torch.tensor([0.5, 0.5]), negative_scale=0.0),
+        ],
+    )
+    def test_settings_of_losses(self, call):
+        with pytest.raises(ValueError, match="must be"):
+            call(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+
+    def test_rows_without_labels_count_as_negatives(self):
+        logits, zeros = torch.zeros(2, 3), torch.zeros(2, 3)
+        assert binary_cross_entropy(logits, zeros).exp().round().tolist() == [8, 8]
+        prior = ClassPrior.from_indicator([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]])
+        masking = PartialLabelMasking(prior)
+        assert masking.mask(zeros).all()
+        assert torch.isfinite(DistributionBalancedLoss(prior)(logits, zeros))
+        masking.observe(logits.sigmoid(), zeros)
+        assert masking.histogram[1].sum() == 0
+
+
+def loop_losses(logits, targets, element):
+    return [sum(element(float(f), int(y), c) for c, (f, y) in enumerate(zip(*rows, strict=True)))
+            for rows in zip(logits, targets, strict=True)]  # fmt: skip
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+class TestLosses:
+    @pytest.fixture
+    def batch(self):
+        generator = torch.Generator().manual_seed(5)
+        logits = 2 * torch.randn(8, 4, generator=generator, dtype=torch.float64)
+        targets = torch.rand(8, 4, generator=generator) < 0.4
+        targets[0] = False
+        return logits, targets
+
+    def check(self, found, wanted):
+        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+    def test_cross_entropy_with_weights_and_a_mask(self, batch):
+        logits, targets = batch
+        weights = torch.tensor([0.5, 1.0, 2.0, 4.0])
+        mask = torch.arange(32).view(8, 4) % 3 != 0
+
+        def element(f, y, c):
+            p = sigmoid(f)
+            return -weights[c].item() * math.log(p if y else 1 - p)
+
+        masked = [
+            sum(element(float(logits[i, c]), int(targets[i, c]), c) for c in range(4) if mask[i, c]) for i in range(8)
+        ]
+        self.check(binary_cross_entropy(logits, targets, weights), loop_losses(logits, targets, element))
+        self.check(binary_cross_entropy(logits, targets, weights, mask), masked)
+
+    def test_focal(self, batch):
+        def element(f, y, c):
+            p = sigmoid(f) if y else 1 - sigmoid(f)
+            return -((1 - p) ** 1.5) * math.log(p)
+
+        self.check(binary_focal_loss(*batch, gamma=1.5), loop_losses(*batch, element))
+
+    def test_asymmetric(self, batch):
+        def element(f, y, c):
+            p = sigmoid(f)
+            shifted = max(p - 0.1, 0)
+            return -((1 - p) ** 1.0) * math.log(p) if y else -(shifted**3.0) * math.log(1 - shifted)
+
+        found = asymmetric_loss(*batch, positive_gamma=1.0, negative_gamma=3.0, shift=0.1)
+        self.check(found, loop_losses(*batch, element))
+
+    def test_distribution_balanced(self, batch):
+        logits, targets = batch
+        rates = torch.tensor([0.5, 0.3, 0.1, 0.02], dtype=torch.float64)
+        wanted = []
+        for f, y in zip(logits.tolist(), targets.tolist(), strict=True):
+            total, present = 0.0, sum(1 / float(rates[j]) for j in range(4) if y[j])
+            for c in range(4):
+                rate = float(rates[c])
+                share = (1 / rate) / present if present else math.inf
+                weight = 0.1 + (sigmoid(10 * (share - 0.2)) if present else 1.0)
+                z = f[c] - 0.05 * math.log(1 / rate - 1)
+                part = math.log(1 + math.exp(-z)) if y[c] else math.log(1 + math.exp(2 * z)) / 2
+                total += weight * part
+            wanted.append(total)
+        self.check(distribution_balanced_loss(logits, targets, rates), wanted)
+
+    def test_limits(self, batch):
+        logits, targets = batch
+        plain = binary_cross_entropy(logits, targets)
+        rates = torch.tensor([0.5, 0.3, 0.1, 0.02])
+        torch.testing.assert_close(binary_focal_loss(logits, targets, gamma=0.0), plain)
+        torch.testing.assert_close(asymmetric_loss(logits, targets, 0.0, 0.0, 0.0), plain)
+        torch.testing.assert_close(
+            asymmetric_loss(logits, targets, 2.0, 2.0, 0.0), binary_focal_loss(logits, targets, gamma=2.0)
+        )
+        neutral = distribution_balanced_loss(logits, targets, rates, 0.5, 0.0, 0.0, 0.0, 1.0)
+        torch.testing.assert_close(neutral, plain)
+
+    def test_balanced_sigmoid_takes_a_mask(self, batch):
+        logits, targets = batch
+        loss = BalancedSigmoid(ClassPrior.from_counts([8, 4, 2, 1]))
+        everything = torch.ones_like(targets)
+        torch.testing.assert_close(loss(logits, targets, mask=everything), loss(logits, targets))
+        assert loss(logits, targets, mask=~everything) == 0
+
+
+class TestMaskedLoss:
+    @pytest.fixture
+    def prior(self):
+        return ClassPrior.from_indicator(skewed()[0])
+
+    @pytest.mark.parametrize("inner", ["binary_focal", "distribution_balanced", "balanced_sigmoid", "asymmetric"])
+    def test_it_goes_around_any_loss_that_takes_a_mask(self, inner, prior):
+        targets, probs = skewed()
+        logits = probs.logit().requires_grad_()
+        loss = MaskedLoss(get_method(inner).loss(prior).double(), PartialLabelMasking(prior, initial="mean"))
+        (gradient,) = torch.autograd.grad(loss(logits, targets), logits)
+        untouched = gradient == 0
+        assert 0.05 < untouched.double().mean() < 0.95
+        loss.eval()
+        torch.testing.assert_close(loss(logits, targets), loss.loss(logits, targets))
+
+    def test_training_masks_and_observes_and_evaluation_does_neither(self, prior):
+        targets, probs = skewed()
+        loss = MaskedLoss(MultilabelLoss(), PartialLabelMasking(prior, initial="mean"))
+        logits = probs.logit()
+        masked = loss(logits, targets)
+        assert masked < loss.loss(logits, targets)
+        assert torch.equal(loss.masking.histogram, count_bins(probs, targets, 10))
+        loss.eval()
+        loss(logits, targets)
+        assert loss.masking.histogram.sum() == targets.numel()
+
+    def test_a_resumed_run_draws_the_same_masks(self, prior):
+        targets, probs = skewed()
+        logits = probs.logit()
+
+        def epoch(loss):
+            losses = [float(loss(logits, targets)) for _ in range(2)]
+            loss.end_epoch()
+            return losses
+
+        build = partial(get_method("partial_label_masking").loss, prior, rate=0.3, initial="mean")
+        loss = build()
+        first = epoch(loss)
+        state = copy.deepcopy(loss.state_dict())
+        second = epoch(loss)
+        resumed = build()
+        resumed.load_state_dict(state)
+        assert epoch(resumed) == second
+        assert first[0] != first[1]
+        assert build(seed=1)(logits, targets) != first[0]
+
+    def test_rare_labels_gain_recall(self):
+        """A linear model on overlapping labels: with masks, the rare ones are predicted more often."""
+        generator = torch.Generator().manual_seed(0)
+        targets = (torch.rand(2000, 3, generator=generator) < torch.tensor([0.6, 0.2, 0.03])).float()
+        inputs = targets + 0.6 * torch.randn(2000, 3, generator=generator)
+        prior = ClassPrior.from_indicator(targets)
+
+        def recalls(loss):
+            weight, bias = torch.zeros(3, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
+            optimizer = torch.optim.Adam([weight, bias], lr=0.1)
+            for step in range(120):
+                optimizer.zero_grad()
+                loss(inputs @ weight + bias, targets).backward()
+                optimizer.step()
+                if step % 10 == 9 and hasattr(loss, "end_epoch"):
+                    loss.end_epoch()
+            predicted = (inputs @ weight + bias > 0).float()
+            return (predicted * targets).sum(0) / targets.sum(0)
+
+        plain, masked = recalls(MultilabelLoss()), recalls(
+            MaskedLoss(MultilabelLoss(), PartialLabelMasking(prior, rate=0.2))
+        )  # fmt: skip
+        assert masked[2] > plain[2] + 0.05
+
+    def test_no_warning_comes_from_a_step(self, prior):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            MaskedLoss(MultilabelLoss(), PartialLabelMasking(prior))(torch.zeros(2, 6), torch.zeros(2, 6))
+
+
+def observe_half(rank):
+    targets, probs = skewed()
+    masking = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0.5)
+    mine = slice(rank, None, 2)
+    masking.observe(probs[mine], targets[mine])
+    masking.adapt()
+    loss = MaskedLoss(MultilabelLoss(), PartialLabelMasking(ClassPrior.from_indicator(targets), initial="mean"))
+    return masking.ratio, float(loss(probs.logit(), targets))
+
+
+def test_processes_adapt_to_what_all_of_them_saw(two_processes):
+    (first, first_loss), (second, second_loss) = two_processes(observe_half)
+    targets, probs = skewed()
+    alone = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0.5)
+    alone.observe(probs, targets)
+    alone.adapt()
+    assert torch.equal(first, alone.ratio)
+    assert torch.equal(second, alone.ratio)
+    assert first_loss != second_loss  # each draws masks of its own
+
+
+def test_adapted_ratio_leaves_unknown_classes_alone():
+    unknown = torch.tensor([1.0, 2.0, math.nan])
+    assert adapted_ratio(torch.ones(3), unknown, unknown.flip(0).nan_to_num(1.0), 1.0)[2] == 1
