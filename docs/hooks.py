@@ -31,6 +31,7 @@ from longtail.lab.cards import Section, card_section, card_sections
 from longtail.lab.data.download import DOWNLOADS
 from longtail.lab.recipe import Recipe, TrainRecipe, load_recipe
 from longtail.lab.report.digest import estimate
+from longtail.schedules import Phase
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE_COUNTS = (500, 50, 5)
@@ -91,6 +92,40 @@ def consistency(method: Method) -> str:
     """Whether the method is Fisher consistent for the balanced error with its default options."""
     answer = method.is_consistent(ClassPrior.from_counts(EXAMPLE_COUNTS))
     return {True: "yes", False: "no", None: "not known"}[answer]
+
+
+def margins_table(folder: str = "methods/") -> str:
+    """Which terms have a margin, for the methods that are a loss of logits, of embeddings, or of both."""
+    header = ["method", "long tail?", "logit margin?", "embedding loss?", "embedding margin?"]
+    methods = [method for family in ("margin", "embedding") for method in families()[family]]
+    return table(
+        header,
+        [
+            [
+                f"[`{method.name}`]({folder}{method.name}.md)",
+                *("✓" if kept else "×" for kept in kinds_of_terms(method)),
+            ]
+            for method in methods
+        ],
+    )
+
+
+def kinds_of_terms(method: Method) -> tuple[bool, bool, bool, bool]:
+    """Whether class counts change it, its logits have a margin, and it has a loss, and a margin, on embeddings."""
+    skewed = method.phases(ClassPrior.from_counts(EXAMPLE_COUNTS))[0]
+    uniform = method.phases(ClassPrior.from_counts([1] * len(EXAMPLE_COUNTS)))[0]
+    return (
+        _numbers(skewed) != _numbers(uniform),
+        "positive" in skewed.loss.state_dict(),
+        skewed.regularizer is not None,
+        hasattr(skewed.regularizer, "margin"),
+    )
+
+
+def _numbers(phase: Phase) -> list[list[float]]:
+    """What a phase's loss and regularizer were built with."""
+    modules = [module for module in (phase.loss, phase.regularizer) if module is not None]
+    return [value.tolist() for module in modules for value in module.state_dict().values()]
 
 
 def families() -> dict[str, list[Method]]:
@@ -646,6 +681,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     tables: dict[str, Callable[[], str]] = {
         "<!-- commands -->": commands,
         "<!-- deviations -->": deviations,
+        "<!-- embedding-margins -->": margins_table,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
         "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),
         "<!-- settings -->": settings_tables,

@@ -278,3 +278,25 @@ class TestHooks:
         assert 'id="longtail.posthoc.tune_tau"' in pages["reference/posthoc.html"]
         foreign = re.compile(r"<(?:script|link|img)\b[^>]*(?:src|href)=\"?https?:")
         assert [name for name, html in pages.items() if foreign.search(html)] == []
+
+
+TABLE_1 = {
+    # long tail, logit margin, embedding loss, embedding margin
+    "cross_entropy": (False, False, False, False),
+    "logit_adjusted": (True, True, False, False),
+    "adaptive": (True, True, False, False),
+    "elm": (True, True, True, True),
+    "dro_lt": (True, False, True, True),
+    "center_loss": (False, False, True, False),
+    "spread_out": (False, False, True, False),
+    "range_loss": (False, False, True, True),  # the paper: made for the long tail
+    "supervised_contrastive": (False, False, True, False),
+    "triplet": (False, False, True, True),
+    "hybrid": (False, False, False, False),  # the paper: a loss of embeddings
+}
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_the_table_of_margins_is_the_paper_s_but_for_what_the_page_says(hooks, name):
+    assert hooks.kinds_of_terms(METHODS[name]) == TABLE_1[name]
+    assert f"| [`{name}`](methods/{name}.md) |" in hooks.margins_table()

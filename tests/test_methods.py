@@ -161,6 +161,61 @@ def test_a_uniform_prior_leaves_predictions_alone(method):
         assert method.is_consistent(uniform) in (True, False, None)
 
 
+REGULARIZED = {name: m for name, m in METHODS.items() if m.phases(PRIOR)[0].regularizer is not None}
+every_regularizer = pytest.mark.parametrize("method", REGULARIZED.values(), ids=REGULARIZED.keys())
+
+
+def make_embeddings(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(4)
+    embeddings = torch.randn(9, 3, generator=generator, dtype=torch.float64).to(dtype)
+    return embeddings, torch.tensor([0, 1, 0, 2, 0, 1, 4, 2, 0])
+
+
+@every_regularizer
+def test_a_regularizer_gives_a_finite_scalar_and_leaves_its_inputs_alone(method):
+    phase = method.phases(PRIOR)[0]
+    assert phase.strength > 0
+    for size, dtype in ((1.0, torch.float32), (1e4, torch.float32), (0.0, torch.float32), (1e4, torch.bfloat16)):
+        embeddings, labels = make_embeddings(dtype)
+        embeddings = embeddings * size
+        before = embeddings.clone(), labels.clone()
+        value, gradient = loss_and_gradient(phase.regularizer, embeddings, labels)
+        assert value.shape == ()
+        assert torch.isfinite(value)
+        assert torch.isfinite(gradient).all()
+        assert torch.equal(embeddings, before[0])
+        assert torch.equal(labels, before[1])
+
+
+@every_regularizer
+def test_a_regularizer_s_gradients_are_right(method):
+    embeddings, labels = make_embeddings()
+    module = method.phases(PRIOR)[0].regularizer.double()
+    module(*make_embeddings())  # what remembers has something to remember
+    module.eval()
+    assert torch.autograd.gradcheck(lambda x: module(x, labels), (1.1 * embeddings).requires_grad_())
+
+
+@every_regularizer
+def test_renaming_the_classes_does_not_change_a_regularizer(method):
+    embeddings, labels = make_embeddings()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    renamed = ClassPrior.from_counts(PRIOR.counts[order])
+    value = method.phases(PRIOR)[0].regularizer.double()(embeddings, labels)
+    other = method.phases(renamed)[0].regularizer.double()(embeddings, torch.argsort(order)[labels])
+    torch.testing.assert_close(value, other)
+
+
+@every_regularizer
+def test_a_regularizer_goes_on_from_its_state_dict(method):
+    embeddings, labels = make_embeddings(torch.float32)
+    module = method.phases(PRIOR)[0].regularizer
+    module(embeddings, labels)
+    other = method.phases(ClassPrior.from_counts(COUNTS[::-1]))[0].regularizer
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other(2 * embeddings, labels), module(2 * embeddings, labels))
+
+
 CONSISTENT = {"logit_adjusted", "two_temperature", "balanced_loss", "posthoc_adjusted"}
 UNKNOWN = {
     "focal",
@@ -169,7 +224,7 @@ UNKNOWN = {
     "decoupled_hinge",
     "cosine_contrastive",
     *MULTILABEL,
-    *(name for name, method in METHODS.items() if method.family == "schedule"),
+    *(name for name, method in METHODS.items() if method.family in ("schedule", "embedding")),
 }
 
 

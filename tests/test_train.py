@@ -103,6 +103,8 @@ FEATURES = [
     ["train.optimizer=adamw", "train.learning_rate=0.003", "train.warmup_epochs=1"],
     ["train.precision=bf16-mixed"],
     ["method.name=classifier_retraining", "train.ema_decay=0.5"],
+    ["method.name=elm", "method.options.memory=4", "train.precision=bf16-mixed"],
+    ["method.name=dro_lt"],
 ]
 
 
@@ -114,6 +116,27 @@ def test_features_of_the_loop_and_their_resumption(settings, tmp_path, monkeypat
     resumed = quick(recipe, tmp_path / "parts")
     assert np.array_equal(whole.predictions.logits, resumed.predictions.logits)
     assert [row["train_loss"] for row in whole.history] == [row["train_loss"] for row in resumed.history]
+
+
+def test_a_regularizer_of_strength_0_changes_nothing_and_a_strong_one_pulls_classes_together(tmp_path):
+    def spread(strength):
+        options = {"strength": strength, "memory": 4}
+        run = quick(RECIPE.with_method("elm", options), tmp_path / str(strength))
+        logits = torch.from_numpy(run.predictions.logits)
+        rows = [logits[run.predictions.labels == c] for c in range(10)]
+        return run, sum(float((part - part.mean(dim=0)).norm(dim=1).mean()) for part in rows)
+
+    plain = quick(RECIPE.with_method("logit_adjusted"), tmp_path / "plain")
+    without, loose = spread(0.0)
+    _, tight = spread(1.0)
+    assert np.array_equal(plain.predictions.logits, without.predictions.logits)
+    assert tight < 0.8 * loose
+
+
+def test_mixed_samples_are_not_pulled_to_a_class(tmp_path):
+    with pytest.raises(ValueError, match=r"elm needs one label a sample: train.mixup must be 0.0. Got 0.4"):
+        quick(with_settings(RECIPE.with_method("elm"), ["train.mixup=0.4"]), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def interrupted_after(epochs, recipe, folder, monkeypatch):
@@ -175,7 +198,8 @@ def test_kill_9_then_resume_gives_the_uninterrupted_result(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_measure_like_one(tmp_path):
-    recipe = with_settings(RECIPE, ["train.epochs=3"])
+    settings = ["train.epochs=3", "method.name=elm", "method.options.memory=2"]
+    recipe = with_settings(RECIPE, settings)
     assert start_program(tmp_path, recipe, tmp_path / "two", devices=2).wait() == 0
     run = load_run(tmp_path / "two")
     assert run.predictions.logits.shape == (100, 10)

@@ -7,7 +7,7 @@ on a model that is trained already.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import margins, multilabel, negatives, posthoc, rowwise, samplers, schedules, weights
+from longtail import margins, multilabel, negatives, posthoc, regularizers, rowwise, samplers, schedules, weights
 from longtail.heads import CosineLinear, SampledLinear
 from longtail.losses import (
     BalancedSigmoid,
@@ -38,6 +38,7 @@ from longtail.posthoc import (
     tune_tau,
 )
 from longtail.prior import ClassPrior
+from longtail.regularizers import Pull, pull
 
 if TYPE_CHECKING:
     from longtail import metrics, retrieval_metrics
@@ -83,7 +84,10 @@ __all__ = [
     "Method",
     "get_method",
     "multilabel",
+    "pull",
+    "Pull",
     "posthoc",
+    "regularizers",
     "samplers",
     "schedules",
     "metrics",

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from longtail import losses, margins, multilabel, posthoc, schedules, weights
+from longtail import losses, margins, multilabel, posthoc, regularizers, schedules, weights
 from longtail.margins import Margins, is_consistent
 from longtail.prior import ClassPrior
 from longtail.schedules import Phase
@@ -176,6 +176,45 @@ def _masked(inner: Callable[[ClassPrior], nn.Module]) -> Callable[..., nn.Module
     return build
 
 
+def _regularized(regularizer: nn.Module, strength: float) -> tuple[Phase, ...]:
+    return (Phase(losses.MarginCrossEntropy(), regularizer=regularizer, strength=strength),)
+
+
+def _dro_lt(
+    prior: ClassPrior, strength: float = 0.01, scale: float = 1.0, momentum: float = 0.9
+) -> tuple[Phase, ...]:
+    margin = regularizers.count_margin(prior, scale, exponent=-0.5)
+    return _regularized(regularizers.DroLt(margin, momentum), strength)
+
+
+def _center(prior: ClassPrior, strength: float = 0.003, momentum: float = 0.9) -> tuple[Phase, ...]:
+    return _regularized(regularizers.Center(prior.num_classes, momentum), strength)
+
+
+def _spread_out(prior: ClassPrior, strength: float = 1.0) -> tuple[Phase, ...]:
+    return _regularized(regularizers.SpreadOut(), strength)
+
+
+def _range_loss(prior: ClassPrior, strength: float = 0.01, margin: float = 10.0) -> tuple[Phase, ...]:
+    return _regularized(regularizers.RangeLoss(margin), strength)
+
+
+def _supervised_contrastive(prior: ClassPrior, strength: float = 0.1, temperature: float = 0.1) -> tuple[Phase, ...]:
+    return _regularized(regularizers.SupervisedContrastive(temperature), strength)
+
+
+def _triplet(prior: ClassPrior, strength: float = 0.01, margin: float = 1.0) -> tuple[Phase, ...]:
+    return _regularized(regularizers.Triplet(margin), strength)
+
+
+def _hybrid(prior: ClassPrior, strength: float = 0.1) -> nn.Module:
+    return regularizers.HybridLoss(strength)
+
+
+def _embedding(name: str, card: Callable[..., Tensor], builder: Callable[..., tuple[Phase, ...]]) -> Method:
+    return Method(name, "embedding", card, own_phases=builder)
+
+
 def _phased(name: str, builder: Callable[..., tuple[Phase, ...]]) -> Method:
     return Method(name, "schedule", builder, own_phases=builder)
 
@@ -223,6 +262,14 @@ _ROWS = (
     _phased("retrained_balanced_softmax", schedules.retrained_balanced_softmax),
     _phased("decoupled", schedules.decoupled),
     _phased("balanced_meta_softmax", schedules.balanced_meta_softmax),
+    Method("elm", "embedding", schedules.elm, own_phases=schedules.elm),
+    _embedding("dro_lt", regularizers.dro_lt, _dro_lt),
+    _embedding("center_loss", regularizers.center, _center),
+    _embedding("spread_out", regularizers.spread_out, _spread_out),
+    _embedding("range_loss", regularizers.range_loss, _range_loss),
+    _embedding("supervised_contrastive", regularizers.supervised_contrastive, _supervised_contrastive),
+    _embedding("triplet", regularizers.triplet, _triplet),
+    Method("hybrid", "embedding", regularizers.hybrid, own_loss=_hybrid),
     Method(
         "posthoc_adjusted", "post-hoc", posthoc.adjust_logits, adjust_logits=posthoc.adjust_logits, consistent=True
     ),

@@ -10,7 +10,8 @@ import difflib
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "Classifier",
     "SmallResNet",
     "build_model",
+    "kept_embeddings",
     "linear",
     "mlp",
     "resnet12",
@@ -60,6 +62,26 @@ class Classifier(nn.Module):
         """[N, C] logits."""
         logits: Tensor = self.head(self.embed(inputs))
         return logits
+
+
+@contextmanager
+def kept_embeddings(model: Classifier) -> Iterator[list[Tensor]]:
+    """The embeddings that the model's head takes in this block, call by call, with their gradient.
+
+    It works however the model is called, also inside a wrapper that spreads it over processes.
+
+    >>> model = Classifier(nn.Flatten(), nn.Linear(4, 3))
+    >>> with kept_embeddings(model) as embeddings:
+    ...     logits = model(torch.zeros(2, 1, 2, 2))
+    >>> [tuple(kept.shape) for kept in embeddings]
+    [(2, 4)]
+    """
+    kept: list[Tensor] = []
+    handle = model.head.register_forward_pre_hook(lambda head, inputs: kept.append(inputs[0]))
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 class ResidualBlock(nn.Module):

@@ -25,7 +25,7 @@ from longtail.lab._files import replacing
 from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.evaluating import outputs_of_split, predictions_of, score_metrics, test_batch_size
-from longtail.lab.models import Classifier, build_model
+from longtail.lab.models import Classifier, build_model, kept_embeddings
 from longtail.lab.optimizing import learning_rate, make_optimizer
 from longtail.lab.progress import TrainingProgress
 from longtail.lab.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
@@ -132,6 +132,8 @@ class State:
     """Moving average of the weights, if the recipe wants one."""
     learner: MetaSampler | None = None
     """The sampler that learns in this stage, if the method has one."""
+    regularizer: nn.Module | None = None
+    """What regularizes embeddings in this phase, if the method has it; it may remember."""
     epoch: int = 0
     stage: int = 0
     seconds: float = 0.0
@@ -232,6 +234,9 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
         state.learner = _new_learner(recipe, data, plan[saved["epoch"] - 1])
         if state.learner is not None:
             state.learner.load_state_dict(saved["learner"])
+        state.regularizer = plan[saved["epoch"] - 1].phase.regularizer
+        if state.regularizer is not None:
+            state.regularizer.load_state_dict(saved["regularizer"])
     except (KeyError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); use --restart.") from None
@@ -298,7 +303,9 @@ def _train_one_epoch(
     num_batches = -(-num_indices // batch_size)
     generator = torch.Generator().manual_seed(_augmentation_seed(settings.seed, state.epoch, fabric.global_rank))
     batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
-    loss_function = fabric.to_device(planned.phase.loss)
+    state.regularizer = planned.phase.regularizer
+    for module in (planned.phase.loss, state.regularizer):
+        fabric.to_device(module)
     state.wrapped.train()
     if planned.phase.new_head is not None:
         state.model.encoder.eval()  # a frozen encoder keeps its batch statistics
@@ -309,9 +316,9 @@ def _train_one_epoch(
     for step, batch in enumerate(batches):
         rate = learning_rate(planned.epoch_in_stage + step / num_batches, planned.stage_epochs, settings)
         if state.learner is None:
-            losses.append(_step(fabric, settings, state, loss_function, batch, rate, step, num_batches))
+            losses.append(_step(fabric, settings, state, planned.phase, batch, rate, step, num_batches))
         else:
-            losses.append(_step_and_learn(fabric, settings, data, prepare, state, loss_function, batch, rate))
+            losses.append(_step_and_learn(fabric, settings, data, prepare, state, planned.phase, batch, rate))
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
             progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
@@ -355,7 +362,7 @@ def _step(
     fabric: Fabric,
     settings: Any,
     state: State,
-    loss_function: nn.Module,
+    phase: Phase,
     batch: Batch,
     rate: float,
     step: int,
@@ -366,8 +373,7 @@ def _step(
         group["lr"] = rate
     is_update = (step + 1) % settings.accumulate == 0 or step + 1 == num_batches
     with fabric.no_backward_sync(state.wrapped, enabled=not is_update):
-        logits = state.wrapped(fabric.to_device(batch.inputs))
-        loss: Tensor = loss_function(logits, fabric.to_device(batch.target))
+        loss = _loss_of(fabric, state, phase, batch)
         fabric.backward(loss / settings.accumulate)
     if is_update:
         if settings.clip_norm > 0:
@@ -379,13 +385,24 @@ def _step(
     return loss.detach()
 
 
+def _loss_of(fabric: Fabric, state: State, phase: Phase, batch: Batch) -> Tensor:
+    """The phase's loss on a batch, with what its regularizer adds for the embeddings."""
+    inputs, target = fabric.to_device(batch.inputs), fabric.to_device(batch.target)
+    with kept_embeddings(state.model) as embeddings:
+        logits = state.wrapped(inputs)
+    loss: Tensor = phase.loss(logits, target)
+    if phase.regularizer is not None:
+        loss = loss + phase.strength * phase.regularizer(embeddings[-1], target)
+    return loss
+
+
 def _step_and_learn(
     fabric: Fabric,
     settings: TrainRecipe,
     data: Dataset,
     prepare: Preparation,
     state: State,
-    loss_function: nn.Module,
+    phase: Phase,
     batch: Batch,
     rate: float,
 ) -> Tensor:
@@ -394,7 +411,7 @@ def _step_and_learn(
     assert learner is not None
     assert isinstance(head, nn.Linear)
     with recording(head) as record:
-        loss = _step(fabric, settings, state, loss_function, batch, rate, step=0, num_batches=1)
+        loss = _step(fabric, settings, state, phase, batch, rate, step=0, num_batches=1)
     chosen = learner.draw_meta()
     inputs, target = fabric.to_device((prepare(data.train.batch(chosen)), data.train.labels[chosen]))
     with fabric.autocast():
@@ -404,11 +421,13 @@ def _step_and_learn(
 
 
 def _check_learning(recipe: Recipe) -> None:
-    """Raise if a sampler is to learn from steps that are not linear in the samples' weights."""
+    """Raise for settings in which a learning sampler or a regularizer has no meaning."""
     method, settings = get_method(recipe.method.name), recipe.train
     if method.is_posthoc:
         return
     phases = method.phases(ClassPrior.from_counts([1, 1]), **recipe.method.options)
+    if settings.mixup > 0 and any(phase.regularizer is not None for phase in phases):
+        raise ValueError(f"{method.name} needs one label a sample: train.mixup must be 0.0. Got {settings.mixup!r}.")
     if all(phase.learning_sampler is None for phase in phases):
         return
     for name, wanted in {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}.items():
@@ -467,6 +486,7 @@ def _write_checkpoint(path: Path, state: State) -> None:
         "optimizer": state.optimizer.state_dict(),
         "average": None if state.average is None else state.average.state_dict(),
         "learner": None if state.learner is None else state.learner.state_dict(),
+        "regularizer": None if state.regularizer is None else state.regularizer.state_dict(),
     }
     torch.save(values, buffer)
     with replacing(path) as file:
