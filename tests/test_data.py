@@ -24,7 +24,7 @@ from scipy.sparse import csr_array, random_array
 
 from longtail.lab.data import arrays, cifar, download, image_files, mnist, profiles, text
 from longtail.lab.data._plain_pickle import read_plain_pickle
-from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
 from longtail.lab.data.sparse import SparseRows
 
 
@@ -173,6 +173,33 @@ def test_dataset_checks_its_parts():
 def test_prior_of_several_labels_a_sample():
     split = Split(torch.zeros(2, 1), torch.tensor([[True, True], [True, False]]))
     assert Dataset("example", split, split, ("a", "b")).prior.counts.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_targets_of_several_labels_are_zeros_and_ones(is_sparse):
+    matrix = np.random.default_rng(0).random((12, 5)) < 0.3
+    matrix[4] = False
+    labels = sparse_indicator(csr_array(matrix)) if is_sparse else torch.from_numpy(matrix)
+    split = Split(torch.arange(12)[:, None], labels)
+    indices = torch.tensor([4, 11, 0, 11])
+    wanted = torch.from_numpy(matrix)[indices]
+    assert torch.equal(split.targets(indices), wanted.float())
+    assert torch.equal(split.take(indices).take(torch.tensor([1, 0])).labels.to_dense(), wanted[[1, 0]])
+    data = Dataset("example", split, split, tuple("abcde"))
+    assert data.has_several_labels
+    assert data.prior.counts.tolist() == matrix.sum(0).tolist()
+    assert data.prior.num_samples == 12
+
+
+def test_labels_that_can_not_be_are_refused():
+    one, several = Split(torch.zeros(2, 3), torch.tensor([0, 1])), Split(torch.zeros(2, 3), torch.eye(2).bool())
+    with pytest.raises(ValueError, match="must both have one label, or both several"):
+        Dataset("example", one, several, ("a", "b"))
+    doubled = torch.sparse_coo_tensor([[0, 0], [1, 1]], [True, True], (2, 3), check_invariants=True)
+    with pytest.raises(ValueError, match="sparse labels must be coalesced"):
+        Split(torch.zeros(2, 3), doubled)
+    with pytest.raises(ValueError, match="entries must be 0 or 1"):
+        sparse_indicator(csr_array([[0, 2]]))
 
 
 def test_sparse_rows_select_as_scipy_does():

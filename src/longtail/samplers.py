@@ -191,7 +191,7 @@ def InstanceSampler(
         p[c] = n[c] / N
 
     Args:
-        labels: what ``ClassPrior.from_labels`` takes; only their number matters.
+        labels: what ``ClassPrior.from_labels`` takes, or a 0/1 matrix [N, C]; only their number matters.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -209,7 +209,8 @@ def InstanceSampler(
     Reference:
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 1.
     """
-    num_samples = ClassPrior.from_labels(labels).num_samples
+    is_matrix = getattr(labels, "ndim", 1) == 2
+    num_samples = labels.shape[0] if is_matrix else ClassPrior.from_labels(labels).num_samples
     return EpochSampler(_Shuffled(num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
 
 

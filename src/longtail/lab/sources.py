@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from longtail.lab.data import arrays, builtin, cifar, image_files, mnist, profiles, text
+from longtail.lab.data import (
+    arrays,
+    builtin,
+    cifar,
+    digit_pairs,
+    image_annotations,
+    image_files,
+    mnist,
+    profiles,
+    text,
+)
 from longtail.lab.data._files import data_root
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.optimizing import OPTIMIZERS, SCHEDULES
@@ -21,6 +31,11 @@ __all__ = ["PROFILES", "SOURCES", "check_recipe", "load_data"]
 def clinc150(root: str | None = None, max_words: int = 2) -> Dataset:
     """CLINC-150 intents as TF-IDF of words and pairs of words."""
     return text.tfidf_ngrams(text.read_clinc150(root), max_words=max_words)
+
+
+def reuters90(root: str | None = None, max_words: int = 1, max_features: int | None = None) -> Dataset:
+    """Reuters-90 news, one or more topics each, as TF-IDF of words and runs of words."""
+    return text.tfidf_ngrams(text.read_reuters90(root), max_features=max_features, max_words=max_words)
 
 
 def text_table(
@@ -48,15 +63,19 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "digits": builtin.digits,
         "gaussians": builtin.gaussians,
         "moons": builtin.moons,
+        "two_digits": digit_pairs.two_digits,
         "cifar10": cifar.load_cifar10,
         "cifar100": cifar.load_cifar100,
         "mnist": mnist.load_mnist,
         "fashion_mnist": mnist.load_fashion_mnist,
+        "multimnist": digit_pairs.load_multimnist,
         "arrays": arrays.load_arrays,
         "tiny_imagenet_lt_features": tiny_imagenet_lt_features,
         "image_folder": image_files.load_image_folder,
         "image_lists": image_files.load_image_lists,
+        "annotated_images": image_annotations.load_annotated_images,
         "clinc150": clinc150,
+        "reuters90": reuters90,
         "text_table": text_table,
     }
 )

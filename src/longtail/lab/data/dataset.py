@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from longtail.lab.data.sparse import SparseRows
 from longtail.prior import ClassPrior
 
-__all__ = ["Dataset", "Rows", "Split"]
+__all__ = ["Dataset", "Rows", "Split", "indicator_of_pairs", "sparse_indicator"]
 
 
 class Rows(Protocol):
@@ -42,7 +43,8 @@ class Split:
     inputs: Tensor | Rows
     """[N, ...] in memory, or rows that know how to make a batch: ``SparseRows``, ``ImageFiles``."""
     labels: Tensor
-    """[N] int64 class indices, or [N, C] bool where a sample may have several labels."""
+    """[N] int64 class indices; or [N, C] bool where a sample may have several labels, as an ordinary tensor or, for
+    many labels, a sparse one (COO, coalesced)."""
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
@@ -55,6 +57,8 @@ class Split:
                 "Split: labels must be int64 [N], or bool [N, C] for several labels a sample. "
                 f"Got {self.labels.dtype} {tuple(self.labels.shape)}."
             )
+        if self.labels.is_sparse and not self.labels.is_coalesced():
+            raise ValueError("Split: sparse labels must be coalesced. Call labels.coalesce() first.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -70,11 +74,28 @@ class Split:
             return self.inputs.index_select(0, indices)
         return self.inputs.batch(indices)
 
+    def targets(self, indices: Tensor) -> Tensor:
+        """What a loss gets for the samples at ``indices`` [n]: class indices [n], or 0 and 1 in float32 [n, C]."""
+        labels = self._labels_at(indices).to_dense()
+        return labels.float() if labels.ndim == 2 else labels
+
     def take(self, indices: Tensor) -> Split:
         """The split with the samples at ``indices`` [n] alone, in that order."""
         if isinstance(self.inputs, Tensor):
-            return Split(self.inputs.index_select(0, indices), self.labels[indices])
-        return Split(self.inputs.take(indices), self.labels[indices])
+            return Split(self.inputs.index_select(0, indices), self._labels_at(indices))
+        return Split(self.inputs.take(indices), self._labels_at(indices))
+
+    def _labels_at(self, indices: Tensor) -> Tensor:
+        if not self.labels.is_sparse:
+            return self.labels[indices]
+        # Rows of a coalesced tensor are sorted, so a search finds them: many times faster than index_select.
+        rows, columns = self.labels.indices()
+        starts = torch.searchsorted(rows, indices)
+        lengths = torch.searchsorted(rows, indices, right=True) - starts
+        ends = lengths.cumsum(0)
+        places = torch.arange(int(lengths.sum())) + (starts - ends + lengths).repeat_interleave(lengths)
+        new_rows = torch.arange(len(indices)).repeat_interleave(lengths)
+        return _coalesced(torch.stack([new_rows, columns[places]]), (len(indices), self.labels.shape[1]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -98,6 +119,8 @@ class Dataset:
                 f"{self.name}: training and test inputs must have one shape. "
                 f"Got {self.train.input_shape} and {self.test.input_shape}."
             )
+        if self.train.labels.ndim != self.test.labels.ndim:
+            raise ValueError(f"{self.name}: training and test samples must both have one label, or both several.")
         for part, split in (("training", self.train), ("test", self.test)):
             _check_labels(f"{self.name}: {part}", split.labels, self.num_classes)
 
@@ -112,12 +135,48 @@ class Dataset:
         return self.train.input_shape
 
     @property
+    def has_several_labels(self) -> bool:
+        """Whether a sample may have several labels, or none."""
+        return self.train.labels.ndim == 2
+
+    @property
     def prior(self) -> ClassPrior:
         """The class counts of the training split."""
-        labels = self.train.labels
-        if labels.ndim == 2:
-            return ClassPrior.from_indicator(labels)
-        return ClassPrior.from_labels(labels, self.num_classes)
+        if self.has_several_labels:
+            return ClassPrior.from_indicator(self.train.labels)
+        return ClassPrior.from_labels(self.train.labels, self.num_classes)
+
+
+def sparse_indicator(matrix: Any) -> Tensor:
+    """[N, C] sparse bool tensor of a SciPy sparse matrix of 0 and 1, as ``Split`` takes it.
+
+    >>> from scipy.sparse import csr_array
+    >>> sparse_indicator(csr_array([[0, 1], [1, 1]])).to_dense().tolist()
+    [[False, True], [True, True]]
+    """
+    csr = matrix.tocsr(copy=True)
+    csr.sum_duplicates()
+    csr.eliminate_zeros()
+    if not np.isin(csr.data, (0, 1)).all():
+        raise ValueError("sparse_indicator: entries must be 0 or 1.")
+    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    return _coalesced(torch.from_numpy(np.stack([rows, csr.indices]).astype(np.int64)), tuple(csr.shape))
+
+
+def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> Tensor:
+    """[N, C] sparse bool tensor that is True at the pairs (rows[i], columns[i]), in any order; one twice counts once.
+
+    >>> indicator_of_pairs(torch.tensor([1, 1, 0]), torch.tensor([2, 2, 0]), (2, 3)).to_dense().int().tolist()
+    [[1, 0, 0], [0, 0, 1]]
+    """
+    pairs = torch.unique(torch.stack([rows, columns]).long(), dim=1)  # sorted by row, then column
+    return _coalesced(pairs, shape)
+
+
+def _coalesced(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Of pairs [2, n] that are sorted, each once."""
+    values = torch.ones(pairs.shape[1], dtype=torch.bool)
+    return torch.sparse_coo_tensor(pairs, values, shape, is_coalesced=True, check_invariants=False)
 
 
 def _check_labels(where: str, labels: Tensor, num_classes: int) -> None:
