@@ -1,4 +1,4 @@
-"""Corrections of a model that is trained already: of its logits, its class vectors or its temperature.
+"""Corrections of a model that is trained already: of its logits, its class vectors or its temperature; other heads.
 
 A model trained with plain cross-entropy on skewed labels carries log pi of the training data in its logits. Taking it
 out costs one subtraction and no training.
@@ -11,6 +11,8 @@ CORRECT ONCE. What follows are alternatives, never a sum:
 - Temperature scaling does not correct the prior, and comes BEFORE the adjustment: fit it to raw logits, divide by it,
   then adjust. A tau that was chosen on other logits than those, scaled or not, does not fit.
 - ``estimate_target_prior`` wants raw logits as well; its result goes into ``adjust_logits`` as the target.
+
+``nearest_mean`` and ``nearest_neighbors`` leave the head alone and predict from embeddings.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longtail._chunked import CHUNK_ELEMENTS, row_chunks
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -35,8 +38,11 @@ __all__ = [
     "balanced_calibration_error",
     "balanced_error",
     "balanced_log_loss",
+    "class_means",
     "cross_validated_tau",
     "estimate_target_prior",
+    "nearest_mean",
+    "nearest_neighbors",
     "normalize_weights",
     "normalize_weights_by_prior",
     "temperature_scale",
@@ -488,6 +494,122 @@ def estimate_target_prior(
     return PriorEstimate((probs / probs.sum()).cpu(), iterations, moved < tolerance)
 
 
+def class_means(embeddings: Scores, labels: Labels, num_classes: int) -> Tensor:
+    """The mean embedding of each class.
+
+    Args:
+        embeddings: [N, D].
+        labels: [N] class indices.
+        num_classes: C.
+
+    Returns:
+        [C, D], at least float32; NaN for a class without samples.
+
+    >>> class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]), num_classes=2).tolist()
+    [[1.0], [5.0]]
+    """
+    points = _as_embeddings(embeddings, "embeddings")
+    index = _as_class_indices(labels, points, num_classes)
+    counts = torch.bincount(index, minlength=num_classes)
+    sums = torch.zeros(num_classes, points.shape[1], dtype=torch.float64, device=points.device)
+    means = sums.index_add_(0, index, points.double()) / counts[:, None]
+    return means.to(points.dtype)
+
+
+def nearest_mean(embeddings: Scores, means: Scores) -> Tensor:
+    """Predict the class whose mean embedding is nearest.
+
+    Formula:
+        argmin_y ||x - mu[y]||
+
+    Args:
+        embeddings: [N, D] of the samples to predict.
+        means: [C, D], as ``class_means`` makes them of training samples; a class without any is never predicted.
+
+    Returns:
+        [N] class indices.
+
+    Use when:
+        The question is how good embeddings are, whatever head was trained on them: every class weighs the same here.
+    Avoid when:
+        A class has several clusters: its mean lies between them.
+    Equals:
+        A linear head with class vectors mu[y] and biases -||mu[y]||^2 / 2.
+
+    >>> nearest_mean(torch.tensor([[1.5], [4.0]]), means=torch.tensor([[1.0], [5.0]])).tolist()
+    [0, 1]
+
+    Reference:
+        Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", section 4.
+    """
+    centers = _as_tensor(means)
+    points = _as_embeddings(embeddings, "embeddings")
+    known = torch.isfinite(centers).all(dim=1) if centers.ndim == 2 else torch.ones(0, dtype=torch.bool)
+    if centers.ndim != 2 or centers.shape[1] != points.shape[1] or not known.any():
+        got = tuple(centers.shape)
+        raise ValueError(f"means must be [C, {points.shape[1]}], one class at least not NaN. Got {got}.")
+    classes = torch.nonzero(known)[:, 0]
+    return classes[_nearest(points, centers[known].to(points), k=1)[:, 0]]
+
+
+def nearest_neighbors(
+    embeddings: Scores, train_embeddings: Scores, train_labels: Labels, num_neighbors: int = 10
+) -> Tensor:
+    """Predict the class that most of the nearest training samples have.
+
+    Formula:
+        argmax_y #{x+ among the k nearest training samples : its class is y}
+
+    Args:
+        embeddings: [N, D] of the samples to predict.
+        train_embeddings: [M, D].
+        train_labels: [M] class indices.
+        num_neighbors: k, at most M.
+
+    Returns:
+        [N] class indices. Of classes with equally many votes, the one with the nearest sample.
+
+    Use when:
+        Classes have several clusters, and the question is whether like lies near like.
+    Avoid when:
+        The training samples are long-tailed and every class counts: a class with fewer than k / 2 samples hardly
+        ever has the most votes. ``nearest_mean`` weighs classes equally.
+    Equals:
+        The class of the nearest sample for k = 1 or 2.
+
+    >>> train, labels = torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1])
+    >>> nearest_neighbors(torch.tensor([[4.0]]), train, labels, num_neighbors=1).tolist()
+    [1]
+    >>> nearest_neighbors(torch.tensor([[4.0]]), train, labels, num_neighbors=3).tolist()
+    [0]
+    """
+    points, known = _as_embeddings(embeddings, "embeddings"), _as_embeddings(train_embeddings, "train_embeddings")
+    if known.shape[1] != points.shape[1]:
+        raise ValueError(f"train_embeddings must be [M, {points.shape[1]}]. Got {tuple(known.shape)}.")
+    if not 1 <= num_neighbors <= len(known):
+        raise ValueError(f"num_neighbors must be in 1..{len(known)}, the training samples. Got {num_neighbors}.")
+    index = _as_class_indices(train_labels, known)
+    classes = index.to(points.device)[_nearest(points, known.to(points), num_neighbors)]
+    votes = torch.zeros_like(classes)
+    for neighbor in range(num_neighbors):
+        votes += classes == classes[:, neighbor : neighbor + 1]
+    # One vote outweighs any place in the order of distance.
+    ranks = torch.arange(num_neighbors, device=classes.device)
+    chosen = (votes * num_neighbors - ranks).argmax(dim=1, keepdim=True)
+    return classes.gather(1, chosen)[:, 0]
+
+
+def _nearest(points: Tensor, known: Tensor, k: int) -> Tensor:
+    """[N, k] which of ``known`` [M, D] are nearest to each point, nearest first; some rows at a time."""
+    center = known.mean(dim=0)  # large common offsets would cancel
+    points, known = points - center, known - center
+    norms = known.square().sum(dim=1)
+    found = torch.empty(len(points), k, dtype=torch.int64, device=points.device)
+    for rows in row_chunks(len(points), len(known), CHUNK_ELEMENTS):
+        found[rows] = torch.addmm(norms, points[rows], known.T, alpha=-2).topk(k, dim=1, largest=False).indices
+    return found
+
+
 def _inverse_temperature(scaled: Tensor, share: Tensor, wanted: float) -> float:
     """The beta at which the softmax of beta * scaled expects the score wanted: the root of a rising function."""
     low, high = 1e-3, 1e3
@@ -684,14 +806,28 @@ def _as_scores(logits: Scores) -> Tensor:
 
 
 def _as_labels(labels: Labels, scores: Tensor) -> Tensor:
-    index = _as_tensor(labels).to(scores.device)
-    if index.shape != scores.shape[:1] or index.is_floating_point():
-        raise ValueError(f"labels must be [{len(scores)}] class indices. Got {index.dtype} {tuple(index.shape)}.")
-    index = index.long()
+    return _as_class_indices(labels, scores, scores.shape[1])
+
+
+def _as_embeddings(values: Scores, name: str) -> Tensor:
+    """[N, D] of at least float32, checked."""
+    points = _as_tensor(values)
+    if points.ndim != 2 or not points.is_floating_point():
+        raise ValueError(f"{name} must be floating-point [N, D]. Got {points.dtype} {tuple(points.shape)}.")
+    if not torch.isfinite(points).all():
+        raise ValueError(f"{name} must be finite. Got NaN or an infinity.")
+    return _widened(points)
+
+
+def _as_class_indices(labels: Labels, points: Tensor, num_classes: int | None = None) -> Tensor:
+    index = _as_tensor(labels).to(points.device)
+    if index.shape != points.shape[:1] or index.is_floating_point() or index.dtype == torch.bool:
+        raise ValueError(f"labels must be [{len(points)}] class indices. Got {index.dtype} {tuple(index.shape)}.")
     low, high = (int(index.min()), int(index.max())) if len(index) else (0, 0)
-    if low < 0 or high >= scores.shape[1]:
-        raise ValueError(f"labels must be in 0..{scores.shape[1] - 1}. Got {low if low < 0 else high}.")
-    return index
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        wanted = "at least 0" if num_classes is None else f"in 0..{num_classes - 1}"
+        raise ValueError(f"labels must be {wanted}. Got {low if low < 0 else high}.")
+    return index.long()
 
 
 def _as_tensor(values: Any) -> Tensor:

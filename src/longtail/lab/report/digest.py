@@ -16,6 +16,7 @@ from scipy import special
 from torch import Tensor
 
 from longtail._chunked import row_chunks
+from longtail.diagnostics import logit_margins
 from longtail.lab.runs import Predictions, Run
 from longtail.methods import METHODS
 from longtail.metrics import (
@@ -149,7 +150,7 @@ def digest(run: Run) -> Digest:
     labels = Labels.of(predictions)
     scores = torch.from_numpy(predictions.scores)
     target = torch.from_numpy(predictions.labels.astype(np.int64, copy=False))
-    predicted, margins = _predictions_and_margins(scores, target)
+    predicted = scores.argmax(dim=1)
     hits, counts = count_hits(predicted, target, labels.num_classes)
     bins = _confidence_bins(scores, target)
     metrics = {
@@ -173,7 +174,7 @@ def digest(run: Run) -> Digest:
         counts=counts.numpy(),
         bins=bins,
         wrong=_confusions(target, predicted),
-        margins=_margin_samples(margins.numpy(), predictions.labels, labels),
+        margins=_margin_samples(logit_margins(scores, target).double().numpy(), predictions.labels, labels),
         tau_metrics=_tau_metrics(predictions.logits, target, labels) if is_plain else None,
         weight_norms=None if norms is None else norms.astype(np.float64),
     )
@@ -451,18 +452,6 @@ def _check(path: Path, predictions: Predictions) -> None:
 def _chunks(scores: Tensor) -> Iterator[slice]:
     num_rows, num_classes = scores.shape
     return row_chunks(num_rows, num_classes, CHUNK_ELEMENTS)
-
-
-def _predictions_and_margins(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """[N] predicted classes, and [N] score of the true label minus the best other."""
-    predicted = torch.empty_like(target)
-    margins = torch.empty(len(target), dtype=torch.float64)
-    for rows in _chunks(scores):
-        part, own = scores[rows], target[rows, None]
-        predicted[rows] = part.argmax(dim=1)
-        others = part.scatter(1, own, -math.inf)
-        margins[rows] = (part.gather(1, own).squeeze(1) - others.amax(dim=1)).double()
-    return predicted, margins
 
 
 def _confidence_bins(scores: Tensor, target: Tensor) -> Bins:
