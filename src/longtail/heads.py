@@ -232,22 +232,22 @@ class SampledLinear(nn.Module):
             target = self._gathered_target(target)
             x = _collectives.gather_rows(x, self.group)
             generator = torch.Generator().manual_seed(_collectives.common_seed(generator, self.group, x.device))
-        samples, labels = _pairs(target)
+        samples, labels = (None, target.long()) if _is_one_label_each(target) else _pairs(target)
         is_local = self.is_sharded or not _collectives.is_initialized()
         labels_of_all = labels if is_local else _collectives.gather_rows(labels, self.group)
         if len(labels) == 0:
             return x.sum(dim=1)[:0]
         x = self._embedded(x)
         with torch.no_grad():
-            batch = Batch(labels, labels_of_all, x.detach()[samples], self._class_vectors)
+            batch = Batch(labels, labels_of_all, _rows_at(x.detach(), samples), self._class_vectors)
             draw = self.distribution.draw(batch, self.num_negatives, generator)
-            weights = log_weights(self.weighting, draw, labels).to(x.device, _widened(x[:0]).dtype)
+            weights = log_weights(self.weighting, draw, labels, _widened(x[:0]).dtype).to(x.device)
             negatives = draw.labels.to(x.device)
-            if self.excludes_other_labels and target.ndim == 2:
+            if self.excludes_other_labels and target.ndim == 2 and samples is not None:
                 weights.masked_fill_(_are_labels_of(samples, negatives, target, self.num_classes), -math.inf)
-        positive, negative, is_own = self._logits_of(x, samples, labels, negatives)
         if not self.is_sharded:
-            return self.loss(positive, negative, weights)
+            return self.loss(*self._logits_of(x, samples, labels, negatives), weights)
+        positive, negative, is_own = self._own_logits_of(x, samples, labels, negatives)
         return self._reduced(positive, negative, weights.masked_fill(~is_own, -math.inf))
 
     def logits(self, x: Tensor) -> Tensor:
@@ -310,7 +310,20 @@ class SampledLinear(nn.Module):
         return found
 
     def _logits_of(
-        self, x: Tensor, samples: Tensor, labels: Tensor, negatives: Tensor
+        self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [P] of positives and [P, m] of negatives."""
+        wanted = torch.cat([labels, negatives.flatten()])
+        rows = self._rows_as_used(F.embedding(wanted, self.weight, sparse=True))
+        of_labels, of_negatives = torch.split(rows, [len(labels), negatives.numel()])
+        of_samples = _rows_at(x, samples)
+        positive = (of_samples * of_labels).sum(dim=1)
+        if negatives.ndim == 1:
+            return positive, _rows_at(F.linear(x, of_negatives), samples)
+        return positive, (of_samples[:, None] * of_negatives.view(*negatives.shape, -1)).sum(dim=2)
+
+    def _own_logits_of(
+        self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [P] of positives, [P, m] of negatives, 0 where another process has the row; and where not."""
         is_own = (negatives >= self.first_row) & (negatives < self.end_row)
@@ -318,15 +331,16 @@ class SampledLinear(nn.Module):
         wanted = torch.cat([labels[own_pairs], negatives[is_own]]) - self.first_row
         rows = self._rows_as_used(F.embedding(wanted, self.weight, sparse=True))
         of_labels, of_negatives = rows[: len(own_pairs)], rows[len(own_pairs) :]
-        own_positive = (x.index_select(0, samples[own_pairs]) * of_labels).sum(dim=1)
+        of_samples = _rows_at(x, samples)
+        own_positive = (of_samples.index_select(0, own_pairs) * of_labels).sum(dim=1)
         positive = own_positive.new_zeros(len(labels)).index_copy(0, own_pairs, own_positive)
         if negatives.ndim == 1:
-            own_negative = F.linear(x, of_negatives).index_select(0, samples)
+            own_negative = _rows_at(F.linear(x, of_negatives), samples)
             columns = torch.nonzero(is_own).flatten()
             negative = own_negative.new_zeros(len(labels), len(negatives)).index_copy(1, columns, own_negative)
         else:
             pairs, _ = torch.nonzero(is_own, as_tuple=True)
-            own_negative = (x.index_select(0, samples[pairs]) * of_negatives).sum(dim=1)
+            own_negative = (of_samples.index_select(0, pairs) * of_negatives).sum(dim=1)
             places = torch.nonzero(is_own.flatten()).flatten()
             negative = own_negative.new_zeros(is_own.numel()).index_copy(0, places, own_negative).view_as(is_own)
         return positive, negative, is_own
@@ -372,7 +386,8 @@ class SampledLinear(nn.Module):
             )
         if x.device.type != "cpu":  # elsewhere a look at the values would wait for the device
             return
-        if not bool(x.isfinite().all()):
+        # A finite sum says that all numbers are finite, and fast; one that is not may have overflowed.
+        if not (bool(x.sum().isfinite()) or bool(x.isfinite().all())):
             raise ValueError("SampledLinear: embeddings must be finite. Got NaN or infinity.")
         if target is not None:
             bad = target[(target != IGNORED) & ((target < 0) | (target >= self.num_classes))]
@@ -383,10 +398,19 @@ class SampledLinear(nn.Module):
                 )
 
 
+def _is_one_label_each(target: Tensor) -> bool:
+    return target.ndim == 1 and bool((target != IGNORED).all())
+
+
 def _pairs(target: Tensor) -> tuple[Tensor, Tensor]:
     """[P] samples and [P] labels, one pair for each label that is one."""
     is_label = target != IGNORED
     return torch.nonzero(is_label)[:, 0], target[is_label].long()
+
+
+def _rows_at(rows: Tensor, samples: Tensor | None) -> Tensor:
+    """The rows of these samples; where every sample has one label they are all, and nothing is copied."""
+    return rows if samples is None else rows.index_select(0, samples)
 
 
 def _are_labels_of(samples: Tensor, negatives: Tensor, target: Tensor, num_classes: int) -> Tensor:

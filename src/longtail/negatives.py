@@ -885,7 +885,7 @@ class SampledLoss:
 def _log_sum(negative: Tensor, log_weights: Tensor) -> Tensor:
     # A finite floor instead of minus infinity: where nothing counts, gradients are 0 and not NaN.
     floor = torch.finfo(negative.dtype).min / 4
-    return torch.logsumexp((negative + log_weights).clamp_min(floor), dim=1)
+    return torch.logsumexp(negative + log_weights.clamp_min(floor), dim=1)
 
 
 def _merge_log_sums(totals: Tensor) -> Tensor:
@@ -1058,16 +1058,17 @@ def sampled_contrastive(positive: Tensor, negative: Tensor, log_weights: Tensor)
     return CONTRASTIVE(positive, negative, log_weights)
 
 
-def log_weights(weighting: Weighting, draw: Draw, target: Tensor) -> Tensor:
+def log_weights(weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """``log w`` of drawn negatives; minus infinity where a negative is the true label itself.
 
     Args:
         weighting: w.
         draw: negatives, shared [m] or one row a sample [N, m].
         target: [N] true labels.
+        dtype: of the result; its two terms are computed in float64.
 
     Returns:
-        [N, m] float64. It costs O(N m), whatever the number of labels.
+        [N, m]. It costs O(N m), whatever the number of labels.
 
     >>> labels = torch.tensor([0, 1])
     >>> draw = WithinBatch(ClassPrior.from_counts([1, 1])).draw(Batch(labels, labels), num_negatives=2)
@@ -1090,8 +1091,9 @@ def log_weights(weighting: Weighting, draw: Draw, target: Tensor) -> Tensor:
         log_others,
     )
     weights = weighting(sampling)
-    values = weights.positive[:num_samples, None] + weights.negative[num_samples:].view(draw.labels.shape)
-    return values.masked_fill(draw.labels == target[:, None], -math.inf)
+    positive, negative = (part.to(dtype) for part in (weights.positive[:num_samples], weights.negative[num_samples:]))
+    values = positive[:, None] + negative.view(draw.labels.shape)
+    return values.masked_fill_(draw.labels == target[:, None], -math.inf)
 
 
 class NegativeSamplingLoss(nn.Module):

@@ -48,7 +48,7 @@ class RowwiseSGD(Optimizer):
         loss = _evaluated(closure)
         for parameter, options, rows, gradient in _drawn(self):
             _decay(parameter, options, rows)
-            parameter.index_add_(0, rows, gradient, alpha=-options["lr"])
+            _add(parameter, rows, gradient, -options["lr"])
         return loss
 
 
@@ -93,7 +93,7 @@ class RowwiseAdagrad(Optimizer):
             sums = state["sum"].index_add_(0, rows, squares.mean(dim=1) if squares.ndim > 1 else squares)[rows]
             step_size = options["lr"] / (sums.sqrt() + options["eps"])
             _decay(parameter, options, rows)
-            parameter.index_add_(0, rows, _per_row(step_size, gradient) * gradient, alpha=-1)
+            _add(parameter, rows, _per_row(step_size, gradient) * gradient, -1.0)
         return loss
 
 
@@ -150,14 +150,13 @@ class RowwiseAdam(Optimizer):
             state["step"] = state["step"].to(parameter.device)
             steps = state["step"].index_add_(0, rows, torch.ones_like(rows))[rows].double()
             mean_rate, square_rate = options["betas"]
-            mean = state["mean"][rows].lerp_(gradient, 1 - mean_rate)
-            square = state["square"][rows].mul_(square_rate).addcmul_(gradient, gradient, value=1 - square_rate)
-            state["mean"].index_copy_(0, rows, mean)
-            state["square"].index_copy_(0, rows, square)
-            step_size = options["lr"] / (1 - mean_rate**steps)
-            root = _per_row((1 - square_rate**steps).rsqrt(), gradient) * square.sqrt() + options["eps"]
+            mean, square = (state[name].index_select(0, rows) for name in ("mean", "square"))
+            _move(state["mean"], rows, mean, gradient, 1 - mean_rate)
+            _move(state["square"], rows, square, gradient.square(), 1 - square_rate)
+            root = square.sqrt_().mul_(_per_row((1 - square_rate**steps).rsqrt(), square)).add_(options["eps"])
+            update = mean.div_(root).mul_(_per_row(options["lr"] / (1 - mean_rate**steps), mean))
             _decay(parameter, options, rows)
-            parameter.index_add_(0, rows, _per_row(step_size, gradient) * mean / root, alpha=-1)
+            _add(parameter, rows, update, -1.0)
         return loss
 
 
@@ -174,6 +173,21 @@ def _drawn(optimizer: Optimizer) -> Iterator[tuple[Tensor, dict[str, Any], Tenso
                 )
             gradient = parameter.grad.coalesce()
             yield parameter, group, gradient.indices()[0], gradient.values()
+
+
+def _move(table: Tensor, rows: Tensor, values: Tensor, goal: Tensor, share: float) -> None:
+    """Move values, and the rows of a table that they are, this share of the way to a goal."""
+    way = goal - values
+    values.add_(way, alpha=share)
+    _add(table, rows, way, share)
+
+
+def _add(table: Tensor, rows: Tensor, values: Tensor, scale: float) -> None:
+    """Add ``scale * values`` to different rows of a table. On processors faster than ``index_add_``."""
+    size = (len(table), *values.shape[1:])
+    table.add_(
+        torch.sparse_coo_tensor(rows[None], values, size, is_coalesced=True, check_invariants=False), alpha=scale
+    )
 
 
 def _decay(parameter: Tensor, options: dict[str, Any], rows: Tensor) -> None:
