@@ -166,6 +166,13 @@ def test_remembered_embeddings_pull_as_well():
     assert torch.autograd.gradcheck(lambda z: pull(z, y, MARGIN, memory), x.requires_grad_())
 
 
+def test_weights_multiply_the_pull():
+    x, y = make_batch()
+    weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0])
+    torch.testing.assert_close(pull(x, y, MARGIN, weights=weights), pull(x, y, MARGIN) * weights[y])
+    torch.testing.assert_close(Pull(MARGIN, weights=weights)(x, y), (pull(x, y, MARGIN) * weights[y]).mean())
+
+
 @every_function
 def test_gradients_are_right(name):
     x, y = make_batch()
@@ -385,6 +392,7 @@ BAD_CALLS = {
     "no dimensions": (lambda: pull(torch.tensor(1.0), torch.tensor(0), MARGIN), "embeddings must be floating-point"),
     "one dimension": (lambda: spread_out(torch.zeros(3)), "embeddings must be floating-point"),
     "margins of another shape": (lambda: pull(X, Y, torch.tensor(1.0)), r"margin must be \[C\]"),
+    "weights of another shape": (lambda: pull(X, Y, MARGIN, weights=X[0]), r"weights must be \[5\]"),
     "centroids of another shape": (lambda: center(X, Y, torch.zeros(2, 3)), "centroids must be"),
     "memory of another shape": (
         lambda: pull(X, Y, MARGIN, Remembered(torch.zeros(C, 2, 3), torch.zeros(C))),

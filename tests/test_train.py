@@ -349,7 +349,7 @@ def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
     assert run.predictions.logits.shape == (60, 3)
 
 
-BUILT_IN = ("digits", "digits_balms", "gaussians", "moons")
+BUILT_IN = ("digits", "digits_balms", "digits_elm", "gaussians", "moons")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

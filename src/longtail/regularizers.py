@@ -107,17 +107,25 @@ class Remembered(NamedTuple):
     """[C] how many of a class's K places are filled, from the first on."""
 
 
-def pull(embeddings: Tensor, labels: Tensor, margin: Tensor, memory: Remembered | None = None) -> Tensor:
+def pull(
+    embeddings: Tensor,
+    labels: Tensor,
+    margin: Tensor,
+    memory: Remembered | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
     """ELM's embedding margin: a sample pays for those of its class that are farther from it than the margin.
 
     Formula:
-        Omega = log(1 + sum_{x+} exp(||x - x+||^2 - alpha[y])), x+ the other samples of class y
+        Omega = w[y] * log(1 + sum_{x+} exp(||x - x+||^2 - alpha[y])), x+ the other samples of class y
 
     Args:
         embeddings: [N, D], any floating dtype.
         labels: [N] class indices.
         margin: [C] alpha, squared distances; see ``probability_margin`` and ``count_margin``.
         memory: more samples of each class, which pull but are not pulled: they get no gradient. None: there are none.
+        weights: [C] w; None is 1, as in the paper. In the mean over a batch, a rare class counts as little as it has
+            samples; with ``weights.balanced`` it counts as much as a frequent one.
 
     Returns:
         [N] values; 0, with no gradient, for a sample that is alone in its class.
@@ -139,7 +147,7 @@ def pull(embeddings: Tensor, labels: Tensor, margin: Tensor, memory: Remembered 
 
     Deviates:
         The sum is over the batch (and the memory), not over the training set. A memory may hold an older embedding
-        of the sample itself; the paper has no memory.
+        of the sample itself. The paper has neither memory nor weights.
 
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4).
@@ -148,6 +156,8 @@ def pull(embeddings: Tensor, labels: Tensor, margin: Tensor, memory: Remembered 
     if margin.ndim != 1:
         raise ValueError(f"pull: margin must be [C], one number a class. Got {tuple(margin.shape)}.")
     _check_range("pull", labels, len(margin))
+    if weights is not None and weights.shape != margin.shape:
+        raise ValueError(f"pull: weights must be [{len(margin)}]. Got {tuple(weights.shape)}.")
     if memory is not None:
         _check_memory(memory, len(margin), wide.shape[1])
     values = wide.sum(dim=1) * 0  # in the graph also where nobody has a partner
@@ -155,7 +165,7 @@ def pull(embeddings: Tensor, labels: Tensor, margin: Tensor, memory: Remembered 
         for block in _class_blocks(labels, smallest=1 if memory is not None else 2):
             found = _pull_block(wide[block.rows], block, margin.to(wide), memory)
             values = values.index_add(0, block.rows.flatten(), torch.where(block.is_real, found, 0).flatten())
-    return values
+    return values if weights is None else values * weights.to(values)[labels]
 
 
 def dro_lt(embeddings: Tensor, labels: Tensor, margin: Tensor, centroids: Tensor) -> Tensor:
@@ -375,13 +385,10 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
         return wide.sum(dim=1) * 0
     with _no_autocast(wide):
         unit = F.normalize(wide, dim=1)
-        similarities = (unit @ unit.T) / temperature
+        itself = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
+        logs = torch.log_softmax((unit @ unit.T / temperature).masked_fill(itself, -math.inf), dim=1)
         is_partner = _is_partner(labels)
-        num_partners = is_partner.sum(dim=1)
-        nearness = (similarities * is_partner).sum(dim=1) / num_partners.clamp_min(1)
-        diagonal = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
-        against = torch.logsumexp(similarities.masked_fill(diagonal, -math.inf), dim=1)
-        return torch.where(num_partners > 0, against - nearness, 0)
+        return -torch.where(is_partner, logs, 0).sum(dim=1) / is_partner.sum(dim=1).clamp_min(1)
 
 
 def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
@@ -577,21 +584,26 @@ class Pull(nn.Module):
         margin: [C] alpha.
         memory_size: how many recent embeddings of each class pull as well; 0 is the batch alone. The memory is
             written in training mode, after the value is taken.
+        weights: [C] w; None is 1.
 
     >>> Pull(torch.ones(2))(torch.zeros(2, 3), torch.tensor([0, 1])).item()
     0.0
     """
 
     margin: Tensor
+    weights: Tensor | None
 
-    def __init__(self, margin: Tensor, memory_size: int = 0) -> None:
+    def __init__(self, margin: Tensor, memory_size: int = 0, weights: Tensor | None = None) -> None:
         super().__init__()
-        self.register_buffer("margin", margin.to(torch.get_default_dtype(), copy=True))
+        dtype = torch.get_default_dtype()
+        self.register_buffer("margin", margin.to(dtype, copy=True))
+        self.register_buffer("weights", None if weights is None else weights.to(dtype, copy=True))
         self.memory = ClassMemory(len(margin), memory_size) if memory_size else None
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        values = pull(embeddings, labels, self.margin, None if self.memory is None else self.memory.recall())
+        memory = None if self.memory is None else self.memory.recall()
+        values = pull(embeddings, labels, self.margin, memory, self.weights)
         if self.memory is not None and self.training:
             self.memory.remember(embeddings.detach(), labels)
         return _mean(values)
@@ -741,14 +753,17 @@ class _Block(NamedTuple):
 
 
 def _class_blocks(labels: Tensor, smallest: int) -> Iterator[_Block]:
-    """The classes with at least ``smallest`` samples; those of a block differ in size by less than a factor of 2."""
+    """The classes with at least ``smallest`` samples; those of a block differ in size by less than a factor of 2.
+
+    Classes of up to 15 samples share a block: what padding costs there is less than another round of calls.
+    """
     order = labels.argsort(stable=True)
     classes, counts = torch.unique_consecutive(labels[order], return_counts=True)
     starts = counts.cumsum(0) - counts
     sizes: dict[int, list[int]] = {}
     for position, count in enumerate(counts.tolist()):
         if count >= smallest:
-            sizes.setdefault(count.bit_length(), []).append(position)
+            sizes.setdefault(max(count.bit_length(), 4), []).append(position)
     for positions in sizes.values():
         group = torch.tensor(positions, device=labels.device)
         steps = torch.arange(int(counts[group].max()), device=labels.device)

@@ -504,6 +504,7 @@ def elm(
     exponent: float = 1.0,
     by_count: bool = False,
     memory: int = 0,
+    balanced: bool = False,
     logit_margin: str = "logit_adjusted",
 ) -> tuple[Phase, ...]:
     """ELM: a margin on the logits, and one on the embeddings that pulls each class together, rare ones tighter.
@@ -519,6 +520,8 @@ def elm(
         exponent: a.
         by_count: whether alpha[y] = c * n[y]^a, from the number of samples instead of their share.
         memory: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
+        balanced: whether every class counts the same in the pull, by weights 1 / (C * pi[y]); False is the paper's
+            method, in which a rare class counts as little as it has samples.
         logit_margin: Delta, a name in ``LOGIT_MARGINS``. In Python, any ``MarginCrossEntropy`` with any
             ``regularizers.Pull`` in a ``Phase`` does the same.
 
@@ -538,7 +541,7 @@ def elm(
     (0.01, tensor([0.9000, 0.1000]))
 
     Deviates:
-        The sum over the training set is one over the batch; the memory is an addition. See
+        The sum over the training set is one over the batch; memory and weights are additions. See
         ``longtail.regularizers.pull``.
 
     Reference:
@@ -548,7 +551,8 @@ def elm(
         raise ValueError(f"elm: logit_margin must be one of {', '.join(LOGIT_MARGINS)}. Got {logit_margin!r}.")
     margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
     loss = MarginCrossEntropy(LOGIT_MARGINS[logit_margin](prior))
-    return (Phase(loss, regularizer=Pull(margin, memory), strength=strength),)
+    weights = weight_builders.balanced(prior) if balanced else None
+    return (Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),)
 
 
 ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

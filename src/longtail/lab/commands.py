@@ -330,6 +330,28 @@ def reproduce_gaussians(
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
 
 
+@reproduce.command("moons")
+def reproduce_moons(
+    seeds: Annotated[int, typer.Option(min=1, help="How many samples of moons, with seeds 0, 1, ...")] = 5,
+    output: Annotated[Path, typer.Option(help="Folder for the runs, results and pictures.")] = Path("runs/moons"),
+    settings: Settings = None,
+) -> None:
+    """Embeddings of two moons, 5% in the tail: section 2.3 and Figure 1 of "ELM: embedding and logit margins"."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.reproduce import moons
+
+    chosen = load_recipe(find_recipe("moons"), ["data.options.noise=0.1", *(settings or ())])
+    trials = moons.run_trials(chosen, output, range(seeds))
+    total = seeds * len(moons.VARIANTS)
+    done = list(track(trials, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    written = moons.write_results(done, output, {"seeds": seeds, "noise": chosen.data.options["noise"]})
+    _console().print(screens.compactness(done))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
 @reproduce.command("balms")
 def reproduce_balms(
     recipe: Annotated[str, typer.Option(help="What to learn sample rates on.")] = "digits_balms",

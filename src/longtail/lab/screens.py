@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.inspecting import Inspection
     from longtail.lab.reproduce.balms import Heads, RateRun
     from longtail.lab.reproduce.gaussians import Summary
+    from longtail.lab.reproduce.moons import Trial as MoonsTrial
     from longtail.lab.reproduce.sampling_bias import Scheme
     from longtail.lab.runs import Run
     from longtail.methods import Method
@@ -156,6 +157,22 @@ def learned_rates(runs: Sequence[RateRun]) -> RenderableType:
         spread = f"{min(last):.2f} to {max(last):.2f}"
         table.add_row(loss, f"{mean_variance(runs, loss):.3f}", f"{reference}", spread, f"{accuracy:.1%}")
     note = f"Runs of each: {len(runs) // len(REFERENCE_VARIANCE)}. The paper's are of CIFAR-100-LT with ratio 200."
+    return Group(table, Text(note, "dim"))
+
+
+def compactness(trials: Sequence[MoonsTrial]) -> RenderableType:
+    """How far apart the samples of a class are, against logit adjustment, in three measures."""
+    from longtail.lab.reproduce.moons import CLASSES, MEASURES, VARIANTS, mean_accuracy, ratio
+
+    places = [(split, name) for split in ("train", "test") for name in CLASSES]
+    table = _table("method", "balanced accuracy", *(f"{name}, {split}" for split, name in places))
+    for variant in VARIANTS:
+        cells = (" / ".join(f"{ratio(trials, variant, (*place, m)):.2f}" for m in MEASURES) for place in places)
+        table.add_row(variant, f"{mean_accuracy(trials, variant):.1%}", *cells)
+    note = (
+        "Largest distance inside a class over that of logit adjustment, medians over "
+        f"{len(trials) // len(VARIANTS)} seeds: as it is / by the largest norm / by the distance of class means."
+    )
     return Group(table, Text(note, "dim"))
 
 
