@@ -194,7 +194,8 @@ def _scatter(trials: Sequence[Trial], is_scaled: bool) -> Any:
 def _scaled_to_means(points: Tensor, labels: Tensor) -> Tensor:
     """The points around the middle of both class means, in units of the distance between these."""
     head, tail = (points[labels == label].mean(dim=0) for label in range(len(CLASSES)))
-    return (points - (head + tail) / 2) / (head - tail).norm()
+    scaled: Tensor = (points - (head + tail) / 2) / torch.linalg.vector_norm(head - tail)
+    return scaled
 
 
 def _bars(trials: Sequence[Trial]) -> Any:
