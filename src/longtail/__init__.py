@@ -43,6 +43,7 @@ from longtail.regularizers import Pull, pull
 if TYPE_CHECKING:
     from longtail import metrics, retrieval_metrics
     from longtail.estimators import LogitAdjustedClassifier
+    from longtail.extreme import ExtremeClassifier
 
 __version__ = "0.1.0"
 
@@ -93,11 +94,13 @@ __all__ = [
     "metrics",
     "retrieval_metrics",
     "LogitAdjustedClassifier",
+    "ExtremeClassifier",
 ]
 
 # These import scikit-learn and torchmetrics, which take longer than all the rest: on first use, not before.
 _LAZY = {
     "LogitAdjustedClassifier": "longtail.estimators",
+    "ExtremeClassifier": "longtail.extreme",
     "metrics": "longtail",
     "retrieval_metrics": "longtail",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -298,16 +299,8 @@ class SampledLinear(nn.Module):
         return TopK(torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts]))
 
     def _topk_of_rows(self, x: Tensor, k: int) -> TopK:
-        width = max(k, SCORES_AT_ONCE // len(x))
-        found = TopK(x.new_empty(len(x), 0), torch.empty(len(x), 0, dtype=torch.int64, device=x.device))
-        for start in range(0, len(self.weight), width):
-            scores = F.linear(x, self._rows_as_used(self.weight[start : start + width]))
-            best = scores.topk(min(k, scores.shape[1]), dim=1)
-            values = torch.cat([found.values, best.values], dim=1)
-            labels = torch.cat([found.indices, best.indices + (self.first_row + start)], dim=1)
-            best = values.topk(min(k, values.shape[1]), dim=1)
-            found = TopK(best.values, labels.gather(1, best.indices))
-        return found
+        best = best_labels(x, self.weight, k, self._rows_as_used)
+        return TopK(best.values, best.indices + self.first_row)
 
     def _logits_of(
         self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
@@ -400,6 +393,31 @@ class SampledLinear(nn.Module):
 
 def _is_one_label_each(target: Tensor) -> bool:
     return target.ndim == 1 and bool((target != IGNORED).all())
+
+
+def best_labels(x: Tensor, weight: Tensor, k: int, prepare: Callable[[Tensor], Tensor] | None = None) -> TopK:
+    """The k rows of ``weight`` with the largest inner products, exactly, a few million products at a time.
+
+    Args:
+        x: [N, D] embeddings, few enough for N * k products.
+        weight: [C, D] class vectors.
+        k: how many, at most C.
+        prepare: what to do with class vectors first, some at a time; None uses them as they are.
+
+    Returns:
+        [N, k] products and rows, best first.
+    """
+    width = max(k, SCORES_AT_ONCE // len(x))
+    found = TopK(x.new_empty(len(x), 0), torch.empty(len(x), 0, dtype=torch.int64, device=x.device))
+    for start in range(0, len(weight), width):
+        rows = weight[start : start + width]
+        scores = F.linear(x, rows if prepare is None else prepare(rows))
+        best = scores.topk(min(k, scores.shape[1]), dim=1)
+        values = torch.cat([found.values, best.values], dim=1)
+        labels = torch.cat([found.indices, best.indices + start], dim=1)
+        best = values.topk(min(k, values.shape[1]), dim=1)
+        found = TopK(best.values, labels.gather(1, best.indices))
+    return found
 
 
 def _pairs(target: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,250 @@
+"""Many labels: what a training step costs, and Delicious end to end against PECOS and napkinXC.
+
+    python benchmarks/extreme.py steps              # about 3 minutes on 2 quiet cores, 8 GB; extreme_steps.csv
+    python benchmarks/extreme.py delicious --data FOLDER --peers-python /path/to/python
+                                                    # about a minute; extreme_delicious.csv
+    python benchmarks/extreme.py frontier --data FOLDER     # about 3 minutes; extreme_frontier.csv
+
+``steps``: forward, backward and optimizer, sampled against full softmax, with the peak memory of each.
+
+``delicious``: all models in turn on the same threads; FOLDER has ``delicious/train.txt.gz`` and ``test.txt.gz``. The
+peers run in an environment of their own, whose Python is given: ``pip install libpecos napkinxc``.
+
+``frontier``: precision against recall of rare labels, as the target goes from cross-entropy to logit adjustment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from harness import (
+    environment,
+    interleaved_times,
+    keep_freed_memory,
+    peak_extra_mebibytes,
+    quantiles,
+    write_rows,
+)
+from scipy.sparse import csr_matrix, save_npz
+
+from longtail import ClassPrior, negatives
+from longtail.extreme import ExtremeClassifier
+from longtail.heads import SampledLinear
+from longtail.lab.data.sparse_files import SparseSamples, read_delicious
+from longtail.margins import logit_adjusted
+from longtail.retrieval_metrics import (
+    count_label_hits,
+    group_recall,
+    inverse_propensities,
+    precision_at_k,
+    propensity_scored_precision_at_k,
+)
+from longtail.rowwise import RowwiseAdagrad, RowwiseAdam
+
+FEATURES, BATCH, NEGATIVES = 512, 256, 256
+LABELS = (1_000, 10_000, 100_000, 1_000_000)
+LARGEST_FULL = 100_000
+
+FAST = {"is_rectified": True, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3}
+"""As fast as the peers: 512 hidden units."""
+WIDE = {"hidden_size": 1024, "is_rectified": True, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3}
+"""For the frontier, which has no limit of time. Both were chosen on a fifth of the training samples."""
+TAUS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
+
+
+# One training step
+
+
+def sampled_step(num_labels: int, optimizer_class: Callable[..., torch.optim.Optimizer]) -> Callable[[], None]:
+    """A step of ``SampledLinear`` with uniform negatives and importance weights."""
+    generator = torch.Generator().manual_seed(0)
+    head = SampledLinear(FEATURES, num_labels, negatives.uniform(num_labels), negatives.importance, NEGATIVES)
+    optimizer = optimizer_class(head.parameters(), lr=1e-3)
+    x = torch.randn(BATCH, FEATURES, generator=generator).requires_grad_()
+
+    def run() -> None:
+        target = torch.randint(num_labels, (BATCH,), generator=generator)
+        optimizer.zero_grad()
+        head(x, target, generator).backward()
+        optimizer.step()
+
+    return run
+
+
+def full_step(num_labels: int) -> Callable[[], None]:
+    """A step of a linear layer, cross-entropy over all labels, and Adam."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.empty(num_labels, FEATURES).normal_(0, FEATURES**-0.5).requires_grad_()
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    x = torch.randn(BATCH, FEATURES, generator=generator).requires_grad_()
+
+    def run() -> None:
+        target = torch.randint(num_labels, (BATCH,), generator=generator)
+        optimizer.zero_grad()
+        F.cross_entropy(F.linear(x, weight), target).backward()
+        optimizer.step()
+
+    return run
+
+
+STEPS: dict[str, Callable[[int], Callable[[], None]]] = {
+    "sampled, row-wise Adagrad": lambda num_labels: sampled_step(num_labels, RowwiseAdagrad),
+    "sampled, row-wise Adam": lambda num_labels: sampled_step(num_labels, RowwiseAdam),
+    "full softmax, Adam": full_step,
+}
+
+
+def measure_steps(rounds: int) -> None:
+    """Time every step in turn, and the peak memory of each in a process of its own."""
+    keep_freed_memory()
+    cases = {
+        f"{name}|{num_labels}": make(num_labels)
+        for name, make in STEPS.items()
+        for num_labels in LABELS
+        if not (name.startswith("full") and num_labels > LARGEST_FULL)
+    }
+    sampled = {name: step for name, step in cases.items() if name.startswith("sampled")}
+    full = {name: step for name, step in cases.items() if name.startswith("full")}
+    times = interleaved_times(sampled, rounds) | interleaved_times(full, max(3, rounds // 20))
+    rows = []
+    for case, values in times.items():
+        name, num_labels = case.split("|")
+        row = {"step": name, "labels": int(num_labels), "features": FEATURES, "batch": BATCH, "negatives": NEGATIVES}
+        row |= quantiles(values) | {"peak_extra_mib": round(memory_of(name, int(num_labels)), 1)}
+        rows.append(row)
+        print(f"{name:28} {row['labels']:9,} labels {row['ms_p50']:9.2f} ms {row['peak_extra_mib']:8.1f} MiB")
+    print(write_rows("extreme_steps", [row | environment() for row in rows]))
+
+
+def memory_of(name: str, num_labels: int) -> float:
+    """Peak memory of a step beyond what the parameters and the optimizer's state take."""
+    command = [sys.executable, __file__, "memory", name, str(num_labels)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_memory(name: str, num_labels: int) -> None:
+    """What ``memory_of`` calls in a process of its own."""
+    step = STEPS[name](num_labels)
+    step()  # makes the optimizer's state
+    print(peak_extra_mebibytes(step))
+
+
+# Delicious
+
+
+def measures(ranked: Any, truth: Any, prior: ClassPrior) -> dict[str, float]:
+    """P@k, PSP@k, and R@10 of each slice: which share of the slice's positives is among the ten best, in percent."""
+    ranked = torch.as_tensor(np.asarray(ranked), dtype=torch.int64)
+    precision = 100 * precision_at_k(ranked, truth, 5)
+    scored = 100 * propensity_scored_precision_at_k(ranked, truth, 5, inverse_propensities(prior))
+    row = {f"P@{k}": float(precision[k - 1]) for k in (1, 3, 5)}
+    row |= {f"PSP@{k}": float(scored[k - 1]) for k in (1, 3, 5)}
+    recalls = group_recall(count_label_hits(ranked, truth, at=[10]), prior.quantile_groups())
+    row |= {f"{name} R@10": 100 * float(recall[0]) for name, recall in recalls.items()}
+    return {name: round(value, 2) for name, value in row.items()}
+
+
+def own_run(settings: dict[str, Any], tau: float, train: SparseSamples, features: Any, seed: int) -> dict[str, Any]:
+    """Train and predict with ExtremeClassifier."""
+    margins = partial(logit_adjusted, tau=tau)
+    start = time.perf_counter()
+    model = ExtremeClassifier(**settings, margins=margins, random_state=seed).fit(train.features, train.labels)
+    trained = time.perf_counter()
+    ranked = model.predict_topk(features, 50)
+    return {"ranked": ranked, "train_s": trained - start, "predict_s": time.perf_counter() - trained}
+
+
+def peer_runs(python: str, train: SparseSamples, test: SparseSamples, threads: int) -> dict[str, dict[str, Any]]:
+    """Train and predict with each peer, in its own environment."""
+    script = Path(__file__).with_name("extreme_peers.py")
+    runs = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, matrix in (("X", train.features), ("Y", train.labels.astype(np.float32)), ("test", test.features)):
+            save_npz(Path(folder, f"{name}.npz"), csr_matrix(matrix))
+        for number, peer in enumerate(PEERS):
+            command = [python, str(script), folder, peer, str(threads)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{peer} failed:\n{done.stderr[-2000:]}")
+            runs[peer] = json.loads(Path(folder, "times.json").read_text())
+            runs[peer]["ranked"] = np.load(Path(folder, "ranked.npy"))
+            print(f"{number + 1} of {len(PEERS)} peers done: {peer}", file=sys.stderr)
+    return runs
+
+
+def measure_delicious(data: Path, python: str | None, num_seeds: int) -> None:
+    """Every model's times and measures."""
+    train, test = read_delicious(data)
+    prior = ClassPrior.from_indicator(train.labels)
+    threads = torch.get_num_threads()
+    own_run({"epochs": 1}, 0.0, train, test.features, 0)  # warm up
+    runs: list[tuple[str, dict[str, Any]]] = []
+    for seed in range(num_seeds):
+        runs.append((f"longtail, 512 hidden, seed {seed}", own_run(FAST, 0.0, train, test.features, seed)))
+    if python is None:
+        print("The peers are left out: give --peers-python, with libpecos and napkinxc installed.")
+    else:
+        runs += peer_runs(python, train, test, threads).items()
+    rows = [_row({"model": name}, run, test.labels, prior) for name, run in runs]
+    print(write_rows("extreme_delicious", rows))
+
+
+def measure_frontier(data: Path, num_seeds: int) -> None:
+    """What each strength of the target margin gives."""
+    train, test = read_delicious(data)
+    prior = ClassPrior.from_indicator(train.labels)
+    rows = []
+    for tau in TAUS:
+        for seed in range(num_seeds):
+            run = own_run(WIDE, tau, train, test.features, seed)
+            rows.append(_row({"tau": tau, "seed": seed}, run, test.labels, prior))
+    print(write_rows("extreme_frontier", rows))
+
+
+def _row(first: dict[str, Any], run: dict[str, Any], truth: Any, prior: ClassPrior) -> dict[str, Any]:
+    times = {name: round(run[name], 3) for name in ("train_s", "predict_s")}
+    row = first | times | measures(run["ranked"], truth, prior)
+    print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    return row | environment()
+
+
+def main() -> None:
+    """Run the part asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    steps = parts.add_parser("steps")
+    steps.add_argument("--rounds", type=int, default=100)
+    delicious, frontier = parts.add_parser("delicious"), parts.add_parser("frontier")
+    for part in (delicious, frontier):
+        part.add_argument("--data", type=Path, help="folder that has delicious/; default: LONGTAIL_DATA")
+        part.add_argument("--seeds", type=int, default=3)
+    delicious.add_argument("--peers-python", help="Python of an environment with libpecos and napkinxc")
+    memory = parts.add_parser("memory")
+    memory.add_argument("name")
+    memory.add_argument("num_labels", type=int)
+    arguments = parser.parse_args()
+    if arguments.part == "steps":
+        measure_steps(arguments.rounds)
+    elif arguments.part == "memory":
+        print_memory(arguments.name, arguments.num_labels)
+    elif arguments.part == "frontier":
+        measure_frontier(arguments.data, arguments.seeds)
+    else:
+        measure_delicious(arguments.data, arguments.peers_python, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""ExtremeClassifier: the loss it optimizes, what it learns, its contract as an estimator, and bad input."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array, csr_matrix
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold
+
+from longtail import ClassPrior, extreme, margins, negatives, weights
+from longtail.extreme import ExtremeClassifier
+
+
+def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
+    """Each label has two features of its own; rare labels exist; every eighth sample has no label."""
+    rng = np.random.default_rng(seed)
+    probabilities = 1 / np.arange(1, num_labels + 1)
+    labels = np.zeros((num_samples, num_labels), dtype=bool)
+    features = np.zeros((num_samples, num_features), dtype=np.float32)
+    for row in range(num_samples):
+        chosen = rng.choice(num_labels, 2, replace=False, p=probabilities / probabilities.sum())
+        features[row, np.concatenate([2 * chosen, 2 * chosen + 1])] = 1
+        features[row, rng.integers(num_features)] += 0.5
+        labels[row, chosen] = row % 8 > 0
+    return csr_array(features), csr_array(labels)
+
+
+def quick(**settings: Any) -> ExtremeClassifier:
+    defaults = {"hidden_size": 24, "epochs": 25, "batch_size": 32, "learning_rate": 1e-2, "random_state": 0}
+    return ExtremeClassifier(**{**defaults, **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"is_rectified": True, "dropout": 0.2},
+        {"has_direct_path": True},
+        {"margins": margins.logit_adjusted},
+        {"margins": margins.adaptive},
+        {"weights": weights.balanced},
+        {"distribution": lambda prior: negatives.uniform(prior.num_classes), "num_negatives": 8},
+        {"distribution": negatives.WithinBatch, "weighting": negatives.constant, "num_negatives": 11},
+        {"distribution": negatives.prior_power, "margins": margins.logit_adjusted, "num_negatives": 8},
+    ],
+)
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_learns_labels_from_their_features(settings: dict[str, Any], is_sparse: bool) -> None:
+    X, Y = made()
+    model = quick(**settings).fit(X if is_sparse else X.toarray(), Y if is_sparse else Y.toarray())
+    has_labels = np.flatnonzero(Y.toarray().any(axis=1))
+    assert model.score(X[has_labels], Y[has_labels]) > 0.9
+    assert model.predict_topk(X, 3).shape == (X.shape[0], 3)
+    assert len(model.history_) == 25
+    assert model.history_[-1]["loss"] < model.history_[0]["loss"]
+
+
+@pytest.mark.parametrize("builder", [margins.none, margins.logit_adjusted, margins.adaptive, margins.equalized])
+def test_full_loss_equals_the_sum_over_pairs(builder: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    prior = ClassPrior.from_counts([50, 20, 5, 1])
+    network = extreme._Network(6, 4, 5, is_rectified=True, has_direct_path=True)
+    network.reset_parameters(prior.log_probs, 1.0, generator)
+    network.direct.data.normal_(generator=generator)
+    network.double()
+    rows = torch.randn(3, 6, generator=generator).double()
+    pairs = [(0, 0), (0, 3), (2, 1)]
+    batch = extreme._Batch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
+    alpha = torch.tensor([0.5, 1.0, 2.0, 4.0]).double()
+    criterion = extreme._FullSoftmax(builder(prior), alpha)
+    loss = criterion(network, network.embed(rows), batch, generator).detach()
+    logits = network.logits(rows, network.embed(rows)).tolist()
+    delta = builder(prior).dense().tolist()
+    total = 0.0
+    for sample, y in pairs:
+        others = sum(math.exp(delta[y][z] + logits[sample][z] - logits[sample][y]) for z in range(4) if z != y)
+        total += float(alpha[y]) * math.log(1 + others)
+    assert float(loss) == pytest.approx(total / len(pairs), abs=1e-10)
+
+
+def test_sampling_with_all_negatives_many_times_nears_the_full_loss() -> None:
+    X, Y = made()
+    prior = ClassPrior.from_indicator(Y)
+    full = quick(margins=margins.logit_adjusted).fit(X, Y)
+    drawn = quick(
+        margins=margins.logit_adjusted,
+        distribution=lambda prior: negatives.uniform(prior.num_classes),
+        num_negatives=11,
+    ).fit(X, Y)
+    assert prior.num_classes == full.num_labels_ == drawn.num_labels_
+    agree = (full.predict_topk(X, 1) == drawn.predict_topk(X, 1)).mean()
+    assert agree > 0.7
+
+
+def test_row_sparse_updates_touch_the_features_of_the_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, Y = made(num_features=40)  # 24 features carry labels, the others occur by chance or, from 36 on, never
+    X = csr_array(X.toarray() * (np.arange(40) < 36))
+    monkeypatch.setattr(extreme, "ROW_SPARSE_FROM", 1)
+    start: dict[str, torch.Tensor] = {}
+    original = extreme._Network.reset_parameters
+
+    def remembering(network: Any, *args: Any) -> None:
+        original(network, *args)
+        start["vectors"] = network.vectors.detach().clone()
+
+    monkeypatch.setattr(extreme._Network, "reset_parameters", remembering)
+    model = quick(weight_decay=0.1).fit(X, Y)
+    changed = (model.model_.vectors != start["vectors"]).any(dim=1)
+    assert changed[:24].all()
+    assert not changed[36:].any()
+    has_labels = np.flatnonzero(Y.toarray().any(axis=1))
+    assert model.score(X[has_labels], Y[has_labels]) > 0.9
+
+
+def test_tau_moves_predictions_from_frequent_to_rare_labels() -> None:
+    X, Y = made(num_samples=400)
+    counts = np.asarray(Y.sum(axis=0)).ravel()
+    frequencies = [
+        counts[quick(epochs=2, margins=partial(margins.logit_adjusted, tau=tau)).fit(X, Y).predict_topk(X, 3)].mean()
+        for tau in (0.0, 0.5, 1.0)
+    ]
+    assert frequencies[0] > frequencies[1] > frequencies[2]
+
+
+def test_same_state_gives_the_same_model_and_leaves_global_randomness_alone() -> None:
+    X, Y = made()
+    settings: dict[str, Any] = {
+        "epochs": 2,
+        "dropout": 0.3,
+        "distribution": negatives.WithinBatch,
+        "num_negatives": 8,
+    }
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second = (quick(**settings).fit(X, Y) for _ in range(2))
+    assert torch.rand(1) == expected
+    other = quick(**settings, random_state=1).fit(X, Y)
+    np.testing.assert_array_equal(first.decision_function(X), second.decision_function(X))
+    assert not np.array_equal(first.decision_function(X), other.decision_function(X))
+
+
+def test_early_stop_keeps_the_best_epoch() -> None:
+    X, Y = made()
+    model = quick(epochs=60, patience=3, validation_fraction=0.2).fit(X, Y)
+    precisions = [epoch["validation_precision"] for epoch in model.history_]
+    assert len(precisions) < 60
+    assert precisions.index(max(precisions)) == len(precisions) - 4
+
+
+def test_one_label_a_sample_as_whole_numbers() -> None:
+    X, Y = made()
+    labels = Y.toarray().argmax(axis=1)
+    model = quick().fit(X, labels)
+    one_hot = quick().fit(X, np.eye(12)[labels][:, : labels.max() + 1])
+    np.testing.assert_array_equal(model.decision_function(X), one_hot.decision_function(X))
+    assert model.score(X, labels) == pytest.approx(float((model.predict_topk(X, 1)[:, 0] == labels).mean()))
+
+
+def test_topk_is_the_order_of_the_logits_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, Y = made()
+    model = quick(epochs=2).fit(X, Y)
+    logits = model.decision_function(X)
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(model.predict_topk(X, 5), expected)
+    monkeypatch.setattr(extreme, "PREDICTED_AT_ONCE", 7)
+    np.testing.assert_array_equal(model.predict_topk(X.toarray(), 5), expected)
+    assert model.predict_topk(X, 12).shape == (240, 12)
+
+
+def test_labels_without_samples_are_smoothed() -> None:
+    X, Y = made()
+    wide = csr_array((Y.data, Y.indices, Y.indptr), shape=(Y.shape[0], 14))
+    model = quick(margins=margins.logit_adjusted).fit(X, wide)
+    assert model.prior_.pseudocount == 1
+    assert np.isfinite(model.decision_function(X)).all()
+
+
+def test_clone_and_grid_search() -> None:
+    X, Y = made()
+    model = quick(margins=margins.logit_adjusted, distribution=negatives.WithinBatch, num_negatives=8)
+    assert clone(model).get_params() == model.get_params()
+    search = GridSearchCV(quick(epochs=3), {"hidden_size": [4, 24]}, cv=KFold(2)).fit(X, Y)
+    assert set(search.best_params_) == {"hidden_size"}
+
+
+@pytest.mark.parametrize("has_direct_path", [True, False])
+def test_save_and_load(tmp_path: Path, has_direct_path: bool) -> None:
+    X, Y = made()
+    model = quick(epochs=2, has_direct_path=has_direct_path, hidden_size=np.int64(8)).fit(X, Y)
+    path = tmp_path / "model.pt"
+    model.save(path)
+    again = ExtremeClassifier.load(path)
+    np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
+    np.testing.assert_array_equal(again.predict_topk(X, 4), model.predict_topk(X, 4))
+    assert again.prior_ == model.prior_
+    assert again.hidden_size == 8
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+    again.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 9},
+        {"num_features": 7},
+        {"counts": torch.ones(3)},
+        {"settings": "{}"},
+        {"settings": "no json"},
+        {"state": {}},
+        {"state": {"vectors": torch.zeros(1, 1)}},
+    ],
+)
+def test_files_that_are_not_a_model(tmp_path: Path, change: dict[str, Any]) -> None:
+    X, Y = made()
+    path = tmp_path / "model.pt"
+    quick(epochs=1).fit(X, Y).save(path)
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, **change}, path)
+    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
+        ExtremeClassifier.load(path)
+
+
+def test_damaged_and_absent_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with pytest.raises(FileNotFoundError):
+        ExtremeClassifier.load(path)
+    path.write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
+        ExtremeClassifier.load(path)
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
+        ExtremeClassifier.load(path)
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    X, Y = made()
+    quick(epochs=2, verbose=True).fit(X, Y)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "epoch 2/2 [##############################]  loss" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size must be a whole number of at least 1. Got 0"),
+        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"batch_size": -1}, "batch_size must be a whole number"),
+        ({"num_negatives": 0}, "num_negatives must be a whole number"),
+        ({"patience": 0}, "patience must be a whole number"),
+        ({"learning_rate": 0}, "learning_rate must be a number above 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a number above 0"),
+        ({"weight_decay": -1}, "weight_decay must be a number of at least 0"),
+        ({"dropout": 1}, "dropout must be a number of at least 0 and below 1. Got 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be a number"),
+        ({"weighting": negatives.constant}, "give a distribution too"),
+        (
+            {"weighting": negatives.constant, "distribution": negatives.WithinBatch, "margins": margins.none},
+            "give one of the two",
+        ),
+        ({"has_direct_path": True, "distribution": negatives.WithinBatch}, "has_direct_path needs the full softmax"),
+        (
+            {"distribution": negatives.WithinBatch, "num_negatives": 12},
+            "num_negatives must be at most num_classes - 1",
+        ),
+        ({"learning_rate": 1e30}, "training must have a finite loss"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    X, Y = made()
+    with pytest.raises(ValueError, match=message):
+        quick(epochs=settings.pop("epochs", 2), **settings).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("Y", "message"),
+    [
+        (np.full((4, 3), 2), "Y must be zeros and ones"),
+        (csr_matrix(np.full((4, 3), 0.5)), "Y must be zeros and ones"),
+        (np.zeros((4, 3)), "samples that have one. Got 3 labels and 0 positives"),
+        (np.ones((4, 1)), "two labels or more"),
+        (np.eye(3), "X and Y must have one length. Got 4 and 3"),
+        (np.array([0, 1, -1, 0]), "Y must be at least 0. Got -1"),
+        (np.array([0.5, 1, 0, 0]), r"Y must be zeros and ones \[N, C\], or whole numbers"),
+        (np.array([["a", "b"]] * 4), "Y must be zeros and ones, or whole numbers. Got <U1"),
+        (np.array([[0, 1], [1, np.nan], [0, 1], [0, 1]]), "Y contains NaN"),
+    ],
+)
+def test_bad_labels(Y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(epochs=1).fit(np.eye(4), Y)
+
+
+def test_bad_features_and_calls_out_of_order() -> None:
+    X, Y = made()
+    with pytest.raises(NotFittedError):
+        quick().predict_topk(X)
+    with pytest.raises(ValueError, match="NaN"):
+        quick().fit(np.full((4, 2), np.nan), np.eye(4))
+    model = quick(epochs=1).fit(X, Y)
+    with pytest.raises(ValueError, match="features"):
+        model.predict_topk(X[:, :5])
+    for k in (0, 13, 1.5):
+        with pytest.raises(ValueError, match=r"k must be in 1\.\.12"):
+            model.predict_topk(X, k)
+    with pytest.raises(ValueError, match=r"the 12 labels of training\. Got 3"):
+        model.score(X, np.ones((X.shape[0], 3)))
+    with pytest.raises(ValueError, match=r"Y must be in 0\.\.11\. Got 12"):
+        model.score(X[:1], np.array([12]))
+    with pytest.raises(ValueError, match="patience needs samples to hold out and samples to train on"):
+        quick(patience=1).fit(np.eye(2), np.array([[1, 1], [0, 0]]))
