@@ -412,3 +412,13 @@ def test_a_target_out_of_range_is_named_on_the_chunked_routes(monkeypatch):
         longtail.linear_margin_cross_entropy(x, weight, BAD_TARGETS)
     with pytest.raises(ValueError, match="Got 5"):
         longtail.margin_cross_entropy(torch.zeros(2, C), BAD_TARGETS, ASYMMETRIC)
+
+
+def test_loaded_margins_replace_those_it_was_built_with() -> None:
+    prior = ClassPrior.from_counts([90, 9, 1])
+    logits, target = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
+    symmetric, other = margins.logit_adjusted(prior), margins.adaptive(prior, scale=0.1)
+    for built, loaded in ((symmetric, other), (other, symmetric)):
+        loss, source = longtail.MarginCrossEntropy(built), longtail.MarginCrossEntropy(loaded)
+        loss.load_state_dict(source.state_dict())
+        torch.testing.assert_close(loss(logits, target), source(logits, target))

@@ -87,7 +87,7 @@ def margin_cross_entropy(
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    return _margin_losses(logits, target, _Terms(margins, weights, ignore_index, label_smoothing), take_mean=False)
+    return _margin_losses(logits, target, _terms(margins, weights, ignore_index, label_smoothing), take_mean=False)
 
 
 def linear_margin_cross_entropy(
@@ -128,7 +128,7 @@ def linear_margin_cross_entropy(
     """
     _check_linear(x, weight, bias)
     shifted_bias = _shifted_bias(weight, bias, margins)
-    terms = _Terms(margins, weights, ignore_index, label_smoothing)
+    terms = _terms(margins, weights, ignore_index, label_smoothing)
     if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
         return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=False)
     _check_target_length(len(x), target)
@@ -189,7 +189,7 @@ def mean_linear_margin_cross_entropy(
     """
     _check_linear(x, weight, bias)
     shifted_bias = _shifted_bias(weight, bias, margins)
-    terms = _Terms(margins, weights, ignore_index, label_smoothing)
+    terms = _terms(margins, weights, ignore_index, label_smoothing)
     if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
         return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=True)
     needs_general_form = (
@@ -198,7 +198,7 @@ def mean_linear_margin_cross_entropy(
         or x.dtype in (torch.float16, torch.bfloat16)
         or torch.is_autocast_enabled(x.device.type)
         or torch.compiler.is_compiling()
-        or _is_learned(margins)
+        or _is_learned(terms)
     )
     if needs_general_form:
         losses = linear_margin_cross_entropy(
@@ -210,7 +210,7 @@ def mean_linear_margin_cross_entropy(
     _raise_if_out_of_range(safe, len(weight))
     scale = valid.to(x.dtype) if weights is None else valid * weights.to(x)[safe]
     scale = scale / valid.sum()
-    shift = torch.zeros_like(scale) if margins is None else -(margins.positive + margins.negative).to(x)[safe]
+    shift = torch.zeros_like(scale) if terms.target_shift is None else terms.target_shift.to(x)[safe]
     if shifted_bias is None:
         shifted_bias = weight.new_zeros(len(weight))
     return MeanLinearCrossEntropy.apply(x, weight, shifted_bias, safe, shift, scale)  # type: ignore[no-any-return, no-untyped-call]
@@ -471,6 +471,7 @@ class MarginCrossEntropy(nn.Module):
     positive: Tensor | None
     negative: Tensor | None
     weights: Tensor | None
+    target_shift: Tensor | None
 
     def __init__(
         self,
@@ -482,12 +483,14 @@ class MarginCrossEntropy(nn.Module):
     ) -> None:
         super().__init__()
         _register_buffers(self, margins, weights)
+        _keep_target_shift(self)
+        self.register_load_state_dict_post_hook(_keep_target_shift)  # type: ignore[no-untyped-call]
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar, NaN if no sample counts."""
-        terms = _Terms(_margins_of(self), self.weights, self.ignore_index, self.label_smoothing)
+        terms = _Terms(self.negative, self.target_shift, self.weights, self.ignore_index, self.label_smoothing)
         return _margin_losses(logits, target, terms, take_mean=True)
 
 
@@ -652,6 +655,18 @@ def _register_buffers(module: nn.Module, margins: Margins | None, weights: Tenso
     module.register_buffer("weights", None if weights is None else weights.to(dtype, copy=True))
 
 
+def _keep_target_shift(module: nn.Module, _: object = None) -> None:
+    """Keep what the margins add at the target beside them, None where it is 0: so symmetric margins skip a step."""
+    margins = _margins_of(module)
+    shift = None if margins is None else _target_shift(margins)
+    is_symmetric = shift is None or not shift.any()
+    module.register_buffer("target_shift", None if is_symmetric else shift, persistent=False)
+
+
+def _target_shift(margins: Margins) -> Tensor:
+    return -(margins.positive + margins.negative)
+
+
 def _margins_of(module: nn.Module) -> Margins | None:
     positive, negative = module.positive, module.negative
     return None if positive is None or negative is None else Margins(positive, negative)  # type: ignore[arg-type]
@@ -660,23 +675,31 @@ def _margins_of(module: nn.Module) -> Margins | None:
 class _Terms(NamedTuple):
     """What a margin loss depends on beside logits and target."""
 
-    margins: Margins | None
+    negative: Tensor | None
+    """[C] what comes to every logit: the negative part of the margins; None is 0."""
+    target_shift: Tensor | None
+    """[C] what comes to the target's logit after that; None is 0, as for symmetric margins."""
     weights: Tensor | None
     ignore_index: int
     label_smoothing: float
+
+
+def _terms(margins: Margins | None, weights: Tensor | None, ignore_index: int, label_smoothing: float) -> _Terms:
+    negative, shift = (None, None) if margins is None else (margins.negative, _target_shift(margins))
+    return _Terms(negative, shift, weights, ignore_index, label_smoothing)
 
 
 def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
     """``margin_cross_entropy``, or its mean, which PyTorch takes in fewer passes when it knows."""
     _check_shapes(logits, target, terms)
     wide = _widened(logits)
-    margins = _margins_like(terms.margins, wide)
-    if margins is not None and _is_rowwise(wide, target, margins, terms.label_smoothing):
-        losses = _rowwise_losses(wide, target, margins, terms)
+    if terms.negative is None:
+        losses = _losses_of_shifted(wide, target, terms, take_mean)
+    elif _is_rowwise(wide, target, terms):
+        losses = _rowwise_losses(wide, target, terms.negative.to(wide), terms)
         losses = _mean(losses, target, terms.ignore_index) if take_mean else losses
     else:
-        shifted = wide if margins is None else wide + margins.negative
-        losses = _losses_of_shifted(shifted, target, margins, terms, take_mean)
+        losses = _losses_of_shifted(wide + terms.negative.to(wide), target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
 
 
@@ -687,24 +710,22 @@ def _linear_losses(
     logits = F.linear(x, weight, shifted_bias)
     _check_shapes(logits, target, terms)
     wide = _widened(logits)
-    losses = _losses_of_shifted(wide, target, _margins_like(terms.margins, wide), terms, take_mean)
+    losses = _losses_of_shifted(wide, target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
 
 
-def _losses_of_shifted(
-    shifted: Tensor, target: Tensor, margins: Margins | None, terms: _Terms, take_mean: bool
-) -> Tensor:
-    """[N] losses, or their mean, from ``logits + negative``, which is overwritten where there are margins."""
+def _losses_of_shifted(shifted: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
+    """[N] losses, or their mean, from ``logits + negative``, which is overwritten where the target is shifted."""
     if target.is_floating_point() or terms.label_smoothing > 0:
-        losses = _expected_losses(shifted, target, margins, terms)
+        losses = _expected_losses(shifted, target, terms)
         return _mean(losses, target, terms.ignore_index) if take_mean else losses
     weights = None if terms.weights is None else terms.weights.to(shifted)
     target = target.long()
     # PyTorch's own mean divides by the weights, so with weights it is taken here.
     reduction = "mean" if take_mean and weights is None else "none"
     try:
-        if margins is not None:
-            shifted = _with_target_shifted(shifted, target, margins)
+        if terms.target_shift is not None:
+            shifted = _with_target_shifted(shifted, target, terms.target_shift)
         losses = F.cross_entropy(shifted, target, weights, ignore_index=terms.ignore_index, reduction=reduction)
     except (IndexError, RuntimeError):
         _raise_if_out_of_range(_safe(target, terms.ignore_index), shifted.shape[1])
@@ -712,21 +733,24 @@ def _losses_of_shifted(
     return _mean(losses, target, terms.ignore_index) if take_mean and weights is not None else losses
 
 
-def _with_target_shifted(shifted: Tensor, target: Tensor, margins: Margins) -> Tensor:
-    """Take positive + negative off the target's logit, in place."""
+def _with_target_shifted(shifted: Tensor, target: Tensor, target_shift: Tensor) -> Tensor:
+    """Add the shift of each target to its logit, in place."""
     # An ignored target may be no class at all: any class will do for it.
     safe = target.clamp(0, shifted.shape[1] - 1)
-    shift = (margins.positive + margins.negative).index_select(0, safe).neg()
-    # A constant leaves the gradient as it is, so autograd need not know, unless margins are learned.
-    with torch.set_grad_enabled(shift.requires_grad):
+    shift = target_shift.index_select(0, safe).to(shifted)
+    if shift.requires_grad:
         return shift_target(shifted, safe, shift)
+    # A constant leaves the gradient as it is, so autograd need not know: that saves a pass backward.
+    shift_target(shifted.detach(), safe, shift)
+    return shifted
 
 
-def _rowwise_losses(logits: Tensor, target: Tensor, margins: Margins, terms: _Terms) -> Tensor:
+def _rowwise_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: _Terms) -> Tensor:
     safe = _safe(target, terms.ignore_index)
     try:
-        shift = -(margins.positive + margins.negative)[safe]
-        losses: Tensor = RowwiseCrossEntropy.apply(logits, safe, margins.negative, shift)  # type: ignore[no-untyped-call]
+        no_shift = logits.new_zeros(1).expand(len(safe))
+        shift = no_shift if terms.target_shift is None else terms.target_shift.to(logits)[safe]
+        losses: Tensor = RowwiseCrossEntropy.apply(logits, safe, negative, shift)  # type: ignore[no-untyped-call]
     except (IndexError, RuntimeError):
         _raise_if_out_of_range(safe, logits.shape[1])
         raise
@@ -734,7 +758,7 @@ def _rowwise_losses(logits: Tensor, target: Tensor, margins: Margins, terms: _Te
     return losses if terms.weights is None else losses * terms.weights.to(losses)[safe]
 
 
-def _expected_losses(shifted: Tensor, target: Tensor, margins: Margins | None, terms: _Terms) -> Tensor:
+def _expected_losses(shifted: Tensor, target: Tensor, terms: _Terms) -> Tensor:
     """[N] sum_y t[y] * alpha[y] * l(y, f) for a target distribution t."""
     num_classes = shifted.shape[1]
     ignored: Tensor | None = None
@@ -745,8 +769,8 @@ def _expected_losses(shifted: Tensor, target: Tensor, margins: Margins | None, t
         target = F.one_hot(target, num_classes)
     target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
-    if margins is not None:
-        per_label = _raise_positive(per_label, margins.positive + margins.negative)
+    if terms.target_shift is not None:
+        per_label = _raise_positive(per_label, -terms.target_shift.to(shifted))
     if terms.weights is not None:
         target = target * terms.weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
@@ -768,7 +792,7 @@ def _decoupled(
     margins: Margins | None,
     weights: Tensor | None,
 ) -> Tensor:
-    _check_shapes(logits, target, _Terms(margins, weights, ignore_index=-100, label_smoothing=0.0))
+    _check_shapes(logits, target, _terms(margins, weights, ignore_index=-100, label_smoothing=0.0))
     if target.is_floating_point():
         raise TypeError("decoupled losses: target must be class indices. Got probabilities.")
     _raise_if_out_of_range(target, logits.shape[1])
@@ -791,20 +815,19 @@ def _focused(cross_entropy: Tensor, gamma: float) -> Tensor:
     return miss**gamma * cross_entropy
 
 
-def _is_rowwise(logits: Tensor, target: Tensor, margins: Margins, label_smoothing: float) -> bool:
-    is_indexed = not target.is_floating_point() and label_smoothing == 0
-    is_large = logits.numel() >= ROWWISE_ELEMENTS and logits.device.type == "cpu"
-    return is_indexed and is_large and not torch.compiler.is_compiling() and not _is_learned(margins)
+def _is_rowwise(logits: Tensor, target: Tensor, terms: _Terms) -> bool:
+    return (
+        logits.numel() >= ROWWISE_ELEMENTS
+        and logits.device.type == "cpu"
+        and not target.is_floating_point()
+        and terms.label_smoothing == 0
+        and not torch.compiler.is_compiling()
+        and not _is_learned(terms)
+    )
 
 
-def _is_learned(margins: Margins | None) -> bool:
-    return margins is not None and (margins.positive.requires_grad or margins.negative.requires_grad)
-
-
-def _margins_like(margins: Margins | None, like: Tensor) -> Margins | None:
-    if margins is None or (margins.positive.dtype == like.dtype and margins.positive.device == like.device):
-        return margins
-    return margins.to(like)
+def _is_learned(terms: _Terms) -> bool:
+    return any(part is not None and part.requires_grad for part in (terms.negative, terms.target_shift))
 
 
 def _shifted_bias(weight: Tensor, bias: Tensor | None, margins: Margins | None) -> Tensor | None:
@@ -866,8 +889,8 @@ def _check_shapes(logits: Tensor, target: Tensor, terms: _Terms) -> None:
             f"target must be [N] class indices or [N, C] probabilities for logits {tuple(logits.shape)}. "
             f"Got {target.dtype} {tuple(target.shape)}."
         )
-    if terms.margins is not None and terms.margins.num_classes != num_classes:
-        raise ValueError(f"margins are for {terms.margins.num_classes} classes, but logits have {num_classes}.")
+    if terms.negative is not None and len(terms.negative) != num_classes:
+        raise ValueError(f"margins are for {len(terms.negative)} classes, but logits have {num_classes}.")
     if terms.weights is not None and terms.weights.shape != (num_classes,):
         raise ValueError(f"weights must be [{num_classes}]. Got {tuple(terms.weights.shape)}.")
     if not 0 <= terms.label_smoothing <= 1:
