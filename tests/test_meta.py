@@ -568,3 +568,23 @@ def test_decoupled_training_covers_the_table_of_the_supplement():
                 torch.testing.assert_close(phase.loss(logits, target), expected)
                 build = InstanceSampler if wanted_power == 1 else ClassBalancedSampler
                 assert list(phase.sampler(labels, 7, 1)) == list(build(labels, seed=7))
+
+
+def test_meta_labels_are_what_the_meta_set_is_drawn_from() -> None:
+    held_out = torch.tensor([2, 1, 0, 1])
+    sampler = MetaSampler([0] * 90 + [1] * 9 + [2], meta_labels=held_out, meta_size=6)
+    meta = sampler.draw_meta()
+    assert meta.max() < len(held_out)
+    assert torch.bincount(held_out[meta]).tolist() == [2, 2, 2]
+    assert len(sampler) == 100
+
+
+def test_a_class_that_meta_labels_lack_is_said_and_the_others_are_balanced() -> None:
+    with pytest.warns(UserWarning, match="class 2 has no samples: the meta set lacks it"):
+        sampler = MetaSampler([0, 0, 1, 2], meta_labels=[0, 1, 1], meta_size=4)
+    assert sorted(torch.tensor([0, 1, 1])[sampler.draw_meta()].tolist()) == [0, 0, 1, 1]
+
+
+def test_meta_labels_must_be_classes_of_the_training_labels() -> None:
+    with pytest.raises(ValueError, match="3"):
+        MetaSampler([0, 1, 2], meta_labels=[0, 3])

@@ -353,6 +353,8 @@ class MetaSampler:
     Args:
         labels: what ``ClassPrior.from_labels`` takes.
         num_classes: C; default: the largest label + 1. A class without samples is never drawn, and keeps its rate.
+        meta_labels: labels of samples kept out of training, from which the meta set is drawn; default: the training
+            samples.
         meta_size: samples of the class-balanced meta set, drawn anew for each step.
         learning_rate: Adam's, for the rates.
         betas: Adam's.
@@ -367,8 +369,8 @@ class MetaSampler:
     Avoid when:
         Balanced softmax alone does: a meta step costs about as much as the training step. Where the encoder was
         trained on the same samples, it separates the rare ones better than it will separate new ones; the meta loss
-        takes them for learned and their rates fall. Then take the meta loss of held-out samples in place of
-        ``draw_meta``. For several labels a sample: ``MetaReweighter``.
+        takes them for learned and their rates fall. Then give it ``meta_labels``. For several labels a sample:
+        ``MetaReweighter``.
     Equals:
         ``InstanceSampler``, but with replacement, before its first update.
 
@@ -394,6 +396,7 @@ class MetaSampler:
         labels: Any,
         num_classes: int | None = None,
         *,
+        meta_labels: Any = None,
         meta_size: int = 512,
         learning_rate: float = 0.01,
         betas: tuple[float, float] = (0.9, 0.99),
@@ -411,7 +414,8 @@ class MetaSampler:
         self.step = 0
         self._index = _ClassIndex.of(labels, num_classes)
         self._log_counts = self._index.counts.double().log()
-        self._present = torch.nonzero(self._index.counts).flatten()
+        self._meta_index = self._index if meta_labels is None else _ClassIndex.of(meta_labels, len(self._log_counts))
+        self._present = torch.nonzero(self._meta_index.counts).flatten()
         self._rates = ClassRates(len(self._log_counts), learning_rate, betas)
         self._drawn: tuple[Tensor, Tensor] | None = None
         self._warn_of_missing_classes()
@@ -442,11 +446,14 @@ class MetaSampler:
         return self._index.draw(self._drawn[0], generator)
 
     def draw_meta(self) -> Tensor:
-        """[meta_size] indices of a class-balanced set. A class beyond meta_size has its turn in another step."""
+        """[meta_size] indices of a class-balanced set, among the samples that ``meta_labels`` are of, if given.
+
+        A class beyond meta_size has its turn in another step.
+        """
         generator = self._generator(1)
         order = self._present[torch.randperm(len(self._present), generator=generator)]
         classes = order.repeat(math.ceil(self.meta_size / len(order)))[: self.meta_size]
-        return self._index.draw(classes, generator)
+        return self._meta_index.draw(classes, generator)
 
     def update(self, hyper_gradients: Tensor) -> bool:
         """Learn from the step on the last draw, and go on to the next.
@@ -491,7 +498,7 @@ class MetaSampler:
         return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
     def _warn_of_missing_classes(self) -> None:
-        missing = torch.nonzero(self._index.counts == 0).flatten()
+        missing = torch.nonzero(self._meta_index.counts == 0).flatten()
         if len(missing):
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             warnings.warn(

@@ -416,6 +416,7 @@ def _step_and_learn(
     inputs, target = fabric.to_device((prepare(data.train.batch(chosen)), data.train.labels[chosen]))
     with fabric.autocast():
         meta_loss = F.cross_entropy(state.model(inputs).float(), target)
+    # Only dampening would tell a first step from the others, and recipes have none: after the step will do.
     learner.update(record.hyper_gradients(head, meta_loss, sgd_step_size(state.optimizer)))
     return loss
 
