@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from longtail.lab.commands import app
 from longtail.lab.data.arrays import load_arrays, save_arrays
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.embedding import embed_run
+from longtail.lab.embedding import embed_run, limited
 from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, with_settings
 from longtail.lab.sources import load_data
 from longtail.lab.train import train
@@ -75,6 +75,43 @@ def test_the_file_is_what_recipes_read(run_folder, tmp_path):
         "features", DataRecipe("arrays", options={"path": str(output)}), ModelRecipe("linear"), RECIPE.train
     )
     assert quick(features, tmp_path / "head").metrics["accuracy"] > 0.2
+
+
+def test_a_run_keeps_embeddings_if_asked_to(run_folder, tmp_path):
+    assert train_with(tmp_path / "none").load_embeddings() is None
+    kept = train_with(tmp_path / "all", "train.save_embeddings=1000").load_embeddings()
+    everything = embed_run(run_folder, "cpu")
+    assert torch.equal(kept.train.inputs, everything.train.inputs)
+    assert torch.equal(kept.test.labels, everything.test.labels)
+    few = train_with(tmp_path / "few", "train.save_embeddings=60").load_embeddings()
+    assert (len(few.train), len(few.test)) == (60, 60)
+    rows = {tuple(row) for row in everything.train.inputs.tolist()}
+    assert all(tuple(row) in rows for row in few.train.inputs.tolist())
+
+
+def train_with(folder, *settings):
+    return quick(with_settings(RECIPE, settings), folder)
+
+
+def test_rare_classes_are_kept_whole():
+    labels = torch.tensor([0] * 50 + [1] * 3 + [2] * 20)
+    split = Split(torch.arange(73.0)[:, None], labels)
+    data = Dataset("skewed", split, split, ("a", "b", "c"))
+    kept = limited(data, 23).train
+    assert torch.bincount(kept.labels).tolist() == [10, 3, 10]
+    assert torch.equal(kept.labels, labels[kept.inputs[:, 0].long()])
+    assert torch.equal(kept.inputs, limited(data, 23).train.inputs)
+    assert torch.bincount(limited(data, 2).train.labels, minlength=3).max() == 1
+    assert torch.equal(limited(data, 100).train.inputs, split.inputs)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [("train.save_embeddings=-1", "at least 0"), ("train.save_embeddings=true", "type int")]
+)
+def test_the_number_of_embeddings_is_checked(setting, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train_with(tmp_path / "run", setting)
+    assert not (tmp_path / "run").exists()
 
 
 def test_embed_overwrites_only_if_told_to(run_folder, tmp_path):

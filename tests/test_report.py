@@ -23,8 +23,12 @@ import torch
 from plotly.offline import get_plotlyjs
 
 from longtail import ClassPrior
+from longtail.diagnostics import intraclass_distances, logit_margins
+from longtail.lab.data.arrays import save_arrays
+from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.report import read_runs, write_report
 from longtail.lab.report.digest import TAUS, compare, estimate
+from longtail.lab.report.embedded import map_to_plane
 from longtail.lab.runs import Predictions, append_metrics, environment, load_run, write_json
 from longtail.posthoc import adjust_logits
 
@@ -55,6 +59,26 @@ def make_predictions(counts, bias=1.0, seed=0, num_samples=400, names=None, sign
         class_names=tuple(names or (f"class {index}" for index in range(num_classes))),
         weight_norms=(1 + bias * 0.1 * np.log(np.maximum(counts, 1))).astype(np.float32),
     )
+
+
+def make_embeddings(predictions, spread=1.0, seed=0):
+    """Gaussian clouds, one a class: as many training samples as it has, at most 12, and its test samples."""
+    generator = torch.Generator().manual_seed(seed)
+    num_classes = len(predictions.class_names)
+    centers = 4 * torch.eye(num_classes)
+    counts = torch.from_numpy(predictions.train_counts).clamp(max=12)
+    labels = torch.repeat_interleave(torch.arange(num_classes), counts), torch.from_numpy(predictions.labels)
+    train, test = (
+        Split(centers[part] + spread * torch.randn(len(part), num_classes, generator=generator), part)
+        for part in labels
+    )
+    return Dataset("embeddings", train, test, predictions.class_names)
+
+
+def keep_embeddings(run, data):
+    with (run.path / "embeddings.npz").open("wb") as file:
+        save_arrays(data, file)
+    return run
 
 
 def make_run(folder, method, seed, predictions, epochs=12, settings=None):
@@ -213,7 +237,12 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return make_comparison(tmp_path_factory.mktemp("runs"))
+    made = make_comparison(tmp_path_factory.mktemp("runs"))
+    for run in made:
+        if run.method in ("cross_entropy", "logit_adjusted") and run.seed < 2:
+            spread = 1.0 if run.method == "cross_entropy" else 0.5
+            keep_embeddings(run, make_embeddings(run.predictions, spread, run.seed))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +327,68 @@ def test_margins_are_those_of_a_loop(runs, comparison):
     assert comparison.labels.example("tail").tolist() == [9]
     margins = method_of(comparison, "cross_entropy").runs[0].margins["tail"]
     assert sorted(margins) == pytest.approx(sorted(expected), abs=1e-6)
+
+
+def test_margins_of_groups_are_those_of_all_their_samples(runs, comparison):
+    predictions = runs[0].predictions
+    margins = logit_margins(torch.from_numpy(predictions.scores), torch.from_numpy(predictions.labels))
+    is_tail = COUNTS[predictions.labels] <= 20
+    found = method_of(comparison, "cross_entropy").runs[0].group_margins["tail"]
+    np.testing.assert_allclose(found, margins.numpy()[is_tail])
+
+
+def test_embeddings_are_reduced_run_by_run(runs, comparison):
+    data = runs[0].load_embeddings()
+    method = method_of(comparison, "cross_entropy")
+    assert len(method.embeddings) == 2
+    found = method.embeddings[0]
+    is_tail = torch.from_numpy(COUNTS <= 20)[data.test.labels]
+    distances = intraclass_distances(data.test.inputs, data.test.labels)
+    assert found.distances["by_class_means"]["tail"] == pytest.approx(float(distances.by_class_means[is_tail].mean()))
+    assert found.distances["raw"]["tail"] == pytest.approx(float(distances.raw[is_tail].mean()))
+    means = torch.stack([data.train.inputs[data.train.labels == c].mean(0) for c in range(10)])
+    nearest = torch.cdist(data.test.inputs, means).argmin(1).numpy()
+    right = np.mean(accuracies(nearest, data.test.labels.numpy(), 10))
+    assert found.accuracy["nearest_mean"] == pytest.approx(right)
+    assert (found.variances <= found.bounds).all()
+    tighter = method_of(comparison, "logit_adjusted").embeddings[0]
+    assert tighter.distances["by_class_means"]["tail"] < 0.7 * found.distances["by_class_means"]["tail"]
+    assert set(found.sample_labels) == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+    assert method_of(comparison, "class_balanced").embeddings == ()
+
+
+def test_only_runs_with_embeddings_have_their_section(page, tmp_path):
+    assert 'id="embeddings"' in page.read_text()
+    run = make_run(tmp_path / "run", "cross_entropy", 0, make_predictions(COUNTS))
+    write_report([run], tmp_path / "page.html")
+    assert 'id="embeddings"' not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("width", [1, 10])
+def test_a_map_is_the_same_again_and_needs_points_that_differ(width):
+    points = np.random.default_rng(0).standard_normal((20, width)).astype(np.float32)
+    first = map_to_plane(points)
+    assert first.shape == (20, 2)
+    assert np.array_equal(first, map_to_plane(points))
+    assert map_to_plane(points[:5]) is None
+    assert map_to_plane(np.ones_like(points)) is None
+
+
+@pytest.mark.parametrize("change", ["classes", "values", "file"])
+def test_embeddings_that_do_not_fit(tmp_path, change):
+    run = make_run(tmp_path / "run", "cross_entropy", 0, make_predictions(COUNTS))
+    data = make_embeddings(run.predictions)
+    if change == "classes":
+        data = dataclasses.replace(data, class_names=(*data.class_names, "another"))
+    if change == "values":
+        data.test.inputs[3, 2] = math.nan
+    keep_embeddings(run, data)
+    if change == "file":
+        (run.path / "embeddings.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="embeddings") as caught:
+        write_report(read_runs([tmp_path]), tmp_path / "page.html")
+    assert str(run.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_worst_confusions_are_those_of_a_loop(runs, comparison):
@@ -520,7 +611,8 @@ def page(runs, tmp_path_factory):
 def hostile_page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     names = [HOSTILE, *(f"{HOSTILE} {index}" for index in range(9))]
-    make_run(folder / "a", HOSTILE, 0, make_predictions(COUNTS, names=names))
+    run = make_run(folder / "a", HOSTILE, 0, make_predictions(COUNTS, names=names))
+    keep_embeddings(run, make_embeddings(run.predictions))
     make_run(
         folder / "b",
         "cross_entropy",
@@ -544,7 +636,7 @@ def test_page_is_well_formed_and_labeled(page):
     assert outline.all("html")[0]["lang"] == "en"
     plots = [attributes for attributes in outline.all("div") if "data-figure" in attributes]
     assert {attributes["data-figure"] for attributes in plots} == figures_of(page.read_text()).keys()
-    assert len(outline.all("figure")) == len(outline.all("figcaption")) == len(plots) == 10
+    assert len(outline.all("figure")) == len(outline.all("figcaption")) == len(plots) == 20
     assert outline.texts["title"] == ["Digits"]
 
 
@@ -709,7 +801,7 @@ def test_figures_are_drawn(browser, page, width, scheme, touch):
     browser.open(page, width=width, scheme=scheme, touch=touch)
     state = browser.evaluate(STATE)
     wanted = figures_of(page.read_text())
-    assert len(state["figures"]) == len(wanted) == 10
+    assert len(state["figures"]) == len(wanted) == 20
     for figure in state["figures"]:
         assert figure["traces"] == len(wanted[figure["key"]]["data"]), figure
         assert figure["width"] <= figure["room"] + 1, figure

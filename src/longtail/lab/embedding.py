@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from longtail.lab.batches import Preparation, prepare_for
 from longtail.lab.data.dataset import Dataset, Split
@@ -18,7 +18,7 @@ from longtail.lab.recipe import Recipe, parse_recipe
 from longtail.lab.runs import load_run, read_checkpoint
 from longtail.lab.sources import check_recipe, load_data
 
-__all__ = ["embed_data", "embed_run"]
+__all__ = ["embed_data", "embed_run", "limited"]
 
 
 def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
@@ -53,6 +53,24 @@ def embed_data(fabric: Fabric, encoder: nn.Module, data: Dataset, prepare: Prepa
         for split in (data.train, data.test)
     )
     return Dataset(data.name, train, test, data.class_names)
+
+
+def limited(data: Dataset, most: int) -> Dataset:
+    """The data set with at most ``most`` training and as many test samples, always the same ones.
+
+    Classes give equally many as far as they go, so rare classes are kept whole.
+    """
+    train, test = (split.take(_round_robin(split.labels, most)) for split in (data.train, data.test))
+    return Dataset(data.name, train, test, data.class_names)
+
+
+def _round_robin(labels: Tensor, most: int) -> Tensor:
+    """In ascending order: a sample of every class, drawn at random, then another of every class, until enough."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    rank_in_class = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[by_class]]
+    return by_class[rank_in_class.argsort(stable=True)[:most]].sort().values
 
 
 def _trained_encoder(checkpoint: Path, recipe: Recipe, data: Dataset) -> nn.Module:

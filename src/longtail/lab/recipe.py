@@ -112,6 +112,8 @@ class TrainRecipe:
     channels_last: bool = False
     evaluate_every: int = 0
     """Epochs between measurements on the test set; 0 is at the end only."""
+    save_embeddings: int = 0
+    """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
     seed: int = 0
     """Of initial weights, batches and augmentation."""
 

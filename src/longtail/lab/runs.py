@@ -5,6 +5,7 @@ environment.json   versions and hardware
 metrics.jsonl      one line an epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
 checkpoint.pt      the last complete epoch, to resume from
 predictions.npz    logits and labels of the test set, training counts, norms of the class vectors
+embeddings.npz     embeddings and labels of training and test samples, if the recipe asks for them
 summary.json       final metrics; it is written last, so a folder that has it is complete
 """
 
@@ -22,6 +23,8 @@ import numpy.typing as npt
 import torch
 
 from longtail.lab._files import replacing
+from longtail.lab.data.arrays import load_arrays
+from longtail.lab.data.dataset import Dataset
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -111,6 +114,11 @@ class Run:
     def seed(self) -> int:
         """The seed of the run."""
         return int(self.summary["seed"])
+
+    def load_embeddings(self) -> Dataset | None:
+        """The embeddings that the run kept, in place of its inputs; None if its recipe did not ask for them."""
+        path = self.path / "embeddings.npz"
+        return load_arrays(path.absolute()) if path.is_file() else None
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -108,6 +108,8 @@ def check_recipe(recipe: Recipe) -> None:
     for name in ("epochs", "batch_size", "accumulate"):
         if getattr(settings, name) < 1:
             raise ValueError(f"train.{name} must be at least 1. Got {getattr(settings, name)}.")
+    if settings.save_embeddings < 0:
+        raise ValueError(f"train.save_embeddings must be at least 0. Got {settings.save_embeddings}.")
     if not (settings.learning_rate > 0 and settings.learning_rate != float("inf")):
         raise ValueError(f"train.learning_rate must be above 0. Got {settings.learning_rate}.")
 

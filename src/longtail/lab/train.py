@@ -23,7 +23,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from longtail.lab._files import replacing
 from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
+from longtail.lab.data.arrays import save_arrays
 from longtail.lab.data.dataset import Dataset
+from longtail.lab.embedding import embed_data, limited
 from longtail.lab.evaluating import outputs_of_split, predictions_of, score_metrics, test_batch_size
 from longtail.lab.models import Classifier, build_model, kept_embeddings
 from longtail.lab.optimizing import learning_rate, make_optimizer
@@ -85,6 +87,7 @@ def train(
     if (folder / "summary.json").is_file() and not restart:
         return load_run(folder)
     data = load_data(recipe.data)
+    _check_embeddings(recipe, data)
     if fabric.is_global_zero:
         _claim_folder(recipe, folder, restart)
     fabric.barrier()
@@ -204,7 +207,7 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Make the folder this recipe's."""
     folder.mkdir(parents=True, exist_ok=True)
     if restart:
-        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz"):
+        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz", "embeddings.npz"):
             (folder / name).unlink(missing_ok=True)
     with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
@@ -439,6 +442,11 @@ def _check_learning(recipe: Recipe) -> None:
             )
 
 
+def _check_embeddings(recipe: Recipe, data: Dataset) -> None:
+    if recipe.train.save_embeddings and data.train.labels.ndim != 1:
+        raise ValueError("train.save_embeddings is for data with one label a sample; set it to 0.")
+
+
 def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> None:
     recent = torch.stack(losses[-LOSS_CHECK_STEPS:]).float().cpu()
     bad = torch.nonzero(~torch.isfinite(recent))
@@ -505,8 +513,15 @@ def _finish(
             weight = model.get_parameter("head.weight")
             weight.copy_(method.adjust_head(weight, data.prior, **options))
     logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
+    embeddings = None
+    if recipe.train.save_embeddings:
+        kept = limited(data, recipe.train.save_embeddings)
+        embeddings = embed_data(fabric, model.encoder, kept, prepare, test_batch_size(recipe))
     if not fabric.is_global_zero:
         return
+    if embeddings is not None:
+        with replacing(folder / "embeddings.npz") as file:
+            save_arrays(embeddings, file)
     predictions = predictions_of(logits, model, data, method, options)
     predictions.save(folder / "predictions.npz")
     metrics = score_metrics(torch.from_numpy(predictions.scores), data.test.labels, data.prior)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail._chunked import row_chunks
 from longtail.diagnostics import logit_margins
+from longtail.lab.report.embedded import EmbeddingDigest, digest_embeddings
 from longtail.lab.runs import Predictions, Run
 from longtail.methods import METHODS
 from longtail.metrics import (
@@ -138,9 +139,13 @@ class Digest:
     """True class, predicted class and number of samples of every confusion that occurs."""
     margins: Mapping[str, FloatArray]
     """Score of the true label minus the best other, for test samples of each group's example."""
+    group_margins: Mapping[str, FloatArray]
+    """The same for test samples of the whole group."""
     tau_metrics: Mapping[str, FloatArray] | None
     """[T] balanced_accuracy and groups after adjusting by each of TAUS; None where that would adjust twice."""
     weight_norms: FloatArray | None
+    embeddings: EmbeddingDigest | None
+    """None where the run kept none."""
 
 
 def digest(run: Run) -> Digest:
@@ -151,6 +156,7 @@ def digest(run: Run) -> Digest:
     scores = torch.from_numpy(predictions.scores)
     target = torch.from_numpy(predictions.labels.astype(np.int64, copy=False))
     predicted = scores.argmax(dim=1)
+    margins = logit_margins(scores, target).double().numpy()
     hits, counts = count_hits(predicted, target, labels.num_classes)
     bins = _confidence_bins(scores, target)
     metrics = {
@@ -174,9 +180,11 @@ def digest(run: Run) -> Digest:
         counts=counts.numpy(),
         bins=bins,
         wrong=_confusions(target, predicted),
-        margins=_margin_samples(logit_margins(scores, target).double().numpy(), predictions.labels, labels),
+        margins=_samples_of(margins, predictions.labels, {name: labels.example(name) for name in labels.groups}),
+        group_margins=_samples_of(margins, predictions.labels, labels.groups),
         tau_metrics=_tau_metrics(predictions.logits, target, labels) if is_plain else None,
         weight_norms=None if norms is None else norms.astype(np.float64),
+        embeddings=_embeddings(run),
     )
 
 
@@ -275,8 +283,17 @@ class MethodResults:
         return _sum_bins([run.bins for run in self.runs])
 
     def margins(self, group: str) -> FloatArray:
-        """Logit margins of the group's samples, over all seeds."""
+        """Logit margins of samples of the group's example, over all seeds."""
         return np.concatenate([run.margins[group] for run in self.runs])
+
+    def group_margins(self, group: str) -> FloatArray:
+        """Logit margins of the group's samples, over all seeds."""
+        return np.concatenate([run.group_margins[group] for run in self.runs])
+
+    @property
+    def embeddings(self) -> tuple[EmbeddingDigest, ...]:
+        """Of the runs that kept any."""
+        return tuple(run.embeddings for run in self.runs if run.embeddings is not None)
 
     def weight_norms(self) -> FloatArray | None:
         """[C] the mean over seeds."""
@@ -507,13 +524,22 @@ def _wilson_lower_bound(samples: IntArray, of: IntArray) -> FloatArray:
     return bound
 
 
-def _margin_samples(margins: FloatArray, target: IntArray, labels: Labels) -> dict[str, FloatArray]:
+def _samples_of(values: FloatArray, target: IntArray, groups: Mapping[str, IntArray]) -> dict[str, FloatArray]:
+    """Of each group that has samples, as many values as a page needs."""
     samples = {}
-    for group in labels.groups:
-        of_group = margins[np.isin(target, labels.example(group))]
+    for name, classes in groups.items():
+        of_group = values[np.isin(target, classes)]
         if len(of_group):
-            samples[group] = of_group[:: math.ceil(len(of_group) / MOST_SAMPLES)]
+            samples[name] = of_group[:: math.ceil(len(of_group) / MOST_SAMPLES)]
     return samples
+
+
+def _embeddings(run: Run) -> EmbeddingDigest | None:
+    try:
+        data = run.load_embeddings()
+        return None if data is None else digest_embeddings(data, run.predictions.prior)
+    except ValueError as error:
+        raise ValueError(f"{run.path}: its embeddings can't be used: {error}") from error
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

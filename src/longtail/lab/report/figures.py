@@ -25,7 +25,9 @@ from longtail.lab.report.digest import (
     IntArray,
     Labels,
     MethodResults,
+    estimate,
 )
+from longtail.lab.report.embedded import NEIGHBORS, SCALES, map_to_plane
 from longtail.lab.report.words import class_name, clean, count, listed, percent, points, with_interval
 from longtail.metrics import reliability
 
@@ -36,14 +38,19 @@ __all__ = [
     "accuracy_by_epoch",
     "calibration",
     "class_accuracy",
+    "class_distances",
+    "embedding_maps",
     "group_bars",
     "label_distribution",
     "learning_rate",
+    "margin_shares",
     "margins",
+    "other_heads",
     "sample_rate_variance",
     "sample_rates",
     "tau_curve",
     "training_loss",
+    "variance_bound",
     "weight_norms",
 ]
 
@@ -58,6 +65,10 @@ MOST_POINTS = 6000
 MOST_STEPS = 300
 """Points of one line."""
 FREQUENCY_BINS = 20
+MARGIN_STEPS = 101
+"""Points of a cumulated distribution."""
+MOST_MAPS = 4
+"""Methods whose embeddings are mapped to the plane."""
 MOST_TOLD = 3
 """Methods that a sentence names."""
 
@@ -423,6 +434,208 @@ def margins(comparison: Comparison) -> Figure:
     )
     table = Table(("method", "class", "5%", "25%", "median", "75%", "95%", "below 0"), rows)
     return Figure("margins", traces, layout, summary, table, _legend(comparison))
+
+
+def margin_shares(comparison: Comparison, group: str) -> Figure | None:
+    """The cumulated share of a group's test samples over their logit margin; None for a group without any."""
+    if group not in comparison.methods[0].runs[0].group_margins:
+        return None
+    shares = np.linspace(0, 1, MARGIN_STEPS)
+    traces: list[Json] = []
+    rows: list[Sequence[str]] = []
+    below = {}
+    for series, method in _series(comparison):
+        values = method.group_margins(group)
+        quantiles = np.quantile(values, shares)
+        traces.append(
+            _trace(series)
+            | {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"color": f"@{series.color}", "width": 2, "dash": series.dash},
+                "x": _numbers(quantiles),
+                "y": _numbers(shares),
+                "hovertemplate": "margin at most %{x:.2f}: %{y:.1%}",
+            }
+        )
+        rows.append((series.label, *(f"{q:.2f}" for q in quantiles[:: MARGIN_STEPS // 4])))
+        below[series] = percent(float((values < 0).mean()))
+    layout = _layout(
+        x=_axis("score of the true label − best other"),
+        y=_axis(f"share of the {group}'s samples", tickformat=".0%", range=[-0.02, 1.02]),
+        height=320,
+        shapes=[_vertical(0)],
+    )
+    summary = (
+        f"{group.capitalize()}: the lower a line left of the dotted one, the fewer samples are misclassified; "
+        f"here {_told(comparison, below, 'with')}. A steep line has margins that vary little."
+    )
+    table = Table(("method", "smallest", "25%", "median", "75%", "largest"), rows)
+    return Figure(f"margin-shares-{group}", traces, layout, summary, table, _legend(comparison))
+
+
+def class_distances(comparison: Comparison, scale: str) -> Figure | None:
+    """The largest distance to a sample of the same class, by group; None if no run kept embeddings."""
+    found = _embedded(comparison)
+    if not found:
+        return None
+    groups = list(comparison.labels.groups)
+    traces: list[Json] = []
+    rows: list[Sequence[str]] = []
+    last = {}
+    for series, method in found:
+        values = [estimate(one.distances[scale][group] for one in method.embeddings) for group in groups]
+        traces.append(
+            _trace(series)
+            | _bars(series)
+            | {
+                "x": groups,
+                "y": _numbers(value.mean for value in values),
+                "error_y": _error_bars(values),
+                "hovertemplate": "%{x}: %{y:.3g}",
+            }
+        )
+        rows.append((series.label, *(_measured(value) for value in values)))
+        last[series] = _measured(values[-1])
+    title = f"largest distance within the class<br>{SCALES[scale]}"
+    layout = _layout(x=_axis(""), y=_axis(title, rangemode="tozero"), height=320)
+    layout |= {"barmode": "group", "bargap": 0.25, "bargroupgap": 0.08}
+    summary = f"Mean over test samples; in the {groups[-1]}: {_told(comparison, last, 'with')}."
+    key = f"class-distances-{scale.replace('_', '-')}"
+    return Figure(key, traces, layout, summary, Table(("method", *groups), rows), [series for series, _ in found])
+
+
+def other_heads(comparison: Comparison) -> Figure | None:
+    """Balanced accuracy of the trained head and of simple heads on the same embeddings; None if none were kept."""
+    found = _embedded(comparison)
+    if not found:
+        return None
+    names = {"nearest_mean": "nearest class mean", "nearest_neighbors": f"{NEIGHBORS} nearest neighbors"}
+    traces: list[Json] = []
+    rows: list[Sequence[str]] = []
+    by_mean = {}
+    for series, method in found:
+        values = [method.metric("balanced_accuracy")]
+        values += [estimate(one.accuracy[name] for one in method.embeddings) for name in names]
+        traces.append(
+            _trace(series)
+            | _bars(series)
+            | {
+                "x": ["its own head", *names.values()],
+                "y": _numbers(value.mean for value in values),
+                "error_y": _error_bars(values),
+                "hovertemplate": "%{x}: %{y:.1%}",
+            }
+        )
+        rows.append((series.label, *(with_interval(value) for value in values)))
+        by_mean[series] = percent(values[1].mean)
+    layout = _layout(x=_axis(""), y=_axis("balanced accuracy", tickformat=".0%", rangemode="tozero"), height=320)
+    layout |= {"barmode": "group", "bargap": 0.25, "bargroupgap": 0.08}
+    summary = (
+        f"By the nearest class mean: {_told(comparison, by_mean, 'with')}. It weighs classes equally; neighbors are "
+        "counted among training samples, which are skewed. From the samples whose embeddings were kept."
+    )
+    table = Table(("method", "its own head", *names.values()), rows)
+    return Figure("other-heads", traces, layout, summary, table, [series for series, _ in found])
+
+
+def variance_bound(comparison: Comparison) -> Figure | None:
+    """The variance of each class's embeddings against its bound by Proposition 1 of ELM; None if none were kept."""
+    found = _embedded(comparison)
+    labels = comparison.labels
+    traces: list[Json] = []
+    rows: list[Sequence[str]] = []
+    ends: list[float] = []
+    for series, method in found:
+        one = method.embeddings[0]
+        shown = labels.by_frequency[(one.variances > 0)[labels.by_frequency]]
+        shown = shown[_spaced(len(shown), MOST_BARS)] if len(shown) else shown
+        traces.append(
+            _trace(series)
+            | {
+                "type": "scatter",
+                "mode": "markers",
+                "marker": {"color": f"@{series.color}", "size": 7, "symbol": series.symbol, "opacity": 0.8},
+                "x": _numbers(one.bounds[shown]),
+                "y": _numbers(one.variances[shown]),
+                "customdata": [f"{_name(labels, i)}, {count(labels.counts[i])} training samples" for i in shown],
+                "hovertemplate": "%{customdata}<br>variance %{y:.3g}, bound %{x:.3g}",
+            }
+        )
+        ends += [*one.bounds[shown], *one.variances[shown]]
+        rows += [
+            (series.label, clean(labels.names[i]), f"{one.variances[i]:.3g}", f"{one.bounds[i]:.3g}") for i in shown
+        ]
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    diagonal = {"mode": "lines", "line": {"color": "@faint", "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
+    traces.append({"type": "scatter", "x": _numbers([low, high]), "y": _numbers([low, high])} | diagonal)
+    layout = _layout(
+        x=_axis("bound of Proposition 1", type="log"),
+        y=_axis("variance of the class's embeddings", type="log"),
+        height=320,
+    )
+    summary = (
+        "Each mark is a class, of one seed; alpha is the share of its training samples. No mark can be above the "
+        "dotted line: what the pull lowers is the bound."
+    )
+    table = Table(("method", "class", "variance", "bound"), rows)
+    return Figure("variance-bound", traces, layout, summary, table, [series for series, _ in found])
+
+
+def embedding_maps(comparison: Comparison) -> list[Figure]:
+    """Training samples of some classes of each group by t-SNE, one figure a method."""
+    found = _embedded(comparison)
+    if len(found) > MOST_MAPS:
+        chosen = (comparison.reference, comparison.best)
+        found = sorted(found, key=lambda pair: pair[1] not in chosen)[:MOST_MAPS]
+    maps = [_embedding_map(comparison.labels, series, method) for series, method in found]
+    return [figure for figure in maps if figure is not None]
+
+
+def _embedding_map(labels: Labels, series: Series, method: MethodResults) -> Figure | None:
+    one = method.embeddings[0]
+    places = map_to_plane(one.sample)
+    if places is None:
+        return None
+    traces: list[Json] = []
+    rows: list[Sequence[str]] = []
+    for group, members in labels.groups.items():
+        is_member = np.isin(one.sample_labels, members)
+        classes = np.unique(one.sample_labels[is_member])
+        rows.append((group, ", ".join(clean(labels.names[c]) for c in classes), count(is_member.sum())))
+        for place, c in enumerate(classes):
+            shown = one.sample_labels == c
+            traces.append(
+                _trace(Series.of_group(group))
+                | {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "marker": {"color": f"@{group}", "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 6},
+                    "x": _numbers(places[shown, 0]),
+                    "y": _numbers(places[shown, 1]),
+                    "customdata": [_name(labels, c)] * int(shown.sum()),
+                    "hovertemplate": "%{customdata}",
+                }
+            )
+    hidden = {"showticklabels": False, "showgrid": False}
+    layout = _layout(x=_axis(_shown(series.label), **hidden), y=_axis("", **hidden), height=360)
+    summary = (
+        f"{series.label}: training samples by t-SNE, colored by group, with a symbol for each class of a group. "
+        "Distances between clusters, and their sizes, mean little; whether a class stays together does."
+    )
+    table = Table(("group", "classes", "samples"), rows)
+    return Figure(f"map-{series.key}", traces, layout, summary, table, _group_legend(labels))
+
+
+def _embedded(comparison: Comparison) -> list[tuple[Series, MethodResults]]:
+    return [(series, method) for series, method in _series(comparison) if method.embeddings]
+
+
+def _measured(value: Estimate) -> str:
+    spread = f" ± {value.half_width:.2g}" if value.has_interval else ""
+    return f"{value.mean:.3g}{spread}" if math.isfinite(value.mean) else "–"
 
 
 def training_loss(comparison: Comparison) -> Figure | None:

@@ -23,6 +23,7 @@ import longtail
 from longtail.lab._files import replacing
 from longtail.lab.report import figures
 from longtail.lab.report.digest import TAUS, Comparison, MethodResults, compare
+from longtail.lab.report.embedded import SCALES
 from longtail.lab.report.figures import Figure, Series, Table
 from longtail.lab.report.words import class_name, clean, count, duration, listed, percent, points, with_interval
 from longtail.lab.runs import Run
@@ -127,6 +128,19 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
     training = draw(
         figures.training_loss(comparison), figures.accuracy_by_epoch(comparison), figures.learning_rate(comparison)
     )
+    embeddings = ""
+    if any(method.embeddings for method in comparison.methods):
+        groups = comparison.labels.groups
+        parts = {
+            "Share of samples up to a margin": draw(*(figures.margin_shares(comparison, group) for group in groups)),
+            "Distances within a class": _DISTANCE_NOTE
+            + draw(*(figures.class_distances(comparison, scale) for scale in SCALES)),
+            "Other heads, and the variance of classes": draw(
+                figures.other_heads(comparison), figures.variance_bound(comparison)
+            ),
+            "Maps": draw(*figures.embedding_maps(comparison)),
+        }
+        embeddings = "".join(f"<h3>{title}</h3>{part}" for title, part in parts.items() if part)
     candidates = [
         Section("methods", "Methods", "Methods", _method_table(comparison)),
         Section("groups", "Head, torso and tail", "Groups", draw(figures.group_bars(comparison)), is_wide=False),
@@ -148,6 +162,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
         ),
         Section("calibration", "Calibration", "Calibration", draw(figures.calibration(comparison)), is_wide=False),
         Section("margins", "Logit margins", "Margins", draw(figures.margins(comparison)), is_wide=False),
+        Section("embeddings", "Embeddings and margins", "Embeddings", embeddings),
         Section("norms", "Norms of the class vectors", "Norms", norms, is_wide=False),
         Section("rates", "Learned sample rates", "Rates", rates),
         Section("confusions", "The worst confusions", "Confusions", _confusions(comparison)),
@@ -167,6 +182,13 @@ _TAU_WARNING = (
     "test set, for analysis only</strong>: choose tau on held-out data, or take tau = 1.</p>"
 )
 _TRAINING_NOTE = "<p>Losses of different methods are on different scales: compare their shape, not their height.</p>"
+
+
+_DISTANCE_NOTE = (
+    "<p>How far the farthest sample of the same class is, on three scales. What shrinks all embeddings lowers the "
+    "first, what moves them away from the origin the second; only the third says how compact classes are against "
+    "what separates them.</p>"
+)
 
 
 def _section(section: Section) -> str:
