@@ -43,7 +43,7 @@ def quick(**settings: Any) -> ExtremeClassifier:
     [
         {},
         {"is_rectified": True, "dropout": 0.2},
-        {"has_direct_path": True},
+        {"has_direct_path": True, "uses_bfloat16": True},
         {"margins": margins.logit_adjusted},
         {"margins": margins.adaptive},
         {"weights": weights.balanced},
@@ -146,6 +146,24 @@ def test_same_state_gives_the_same_model_and_leaves_global_randomness_alone() ->
     other = quick(**settings, random_state=1).fit(X, Y)
     np.testing.assert_array_equal(first.decision_function(X), second.decision_function(X))
     assert not np.array_equal(first.decision_function(X), other.decision_function(X))
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.7])
+def test_dropout_keeps_its_share_and_the_mean(dropout: float) -> None:
+    factors = extreme._kept(torch.Size((401, 1001)), dropout, torch.Generator().manual_seed(0))
+    assert float((factors == 0).double().mean()) == pytest.approx(dropout, abs=0.005)
+    assert float(factors.double().mean()) == pytest.approx(1, abs=0.01)
+    rows, columns = (factors == 0).double().mean(dim=1), (factors == 0).double().mean(dim=0)
+    assert float(rows.std()) == pytest.approx((dropout * (1 - dropout) / 1001) ** 0.5, rel=0.2)
+    assert float(columns.std()) == pytest.approx((dropout * (1 - dropout) / 401) ** 0.5, rel=0.2)
+
+
+def test_bfloat16_is_for_training_alone_and_close() -> None:
+    X, Y = made()
+    exact, rounded = (quick(uses_bfloat16=value, epochs=3).fit(X, Y) for value in (False, True))
+    assert not rounded.model_.uses_bfloat16
+    difference = np.abs(exact.decision_function(X) - rounded.decision_function(X)).max()
+    assert 0 < difference < 0.2
 
 
 def test_early_stop_keeps_the_best_epoch() -> None:

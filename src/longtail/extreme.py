@@ -70,6 +70,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         num_negatives: how many are drawn for a batch, at most labels - 1.
         epochs: passes over the samples; the most, with ``patience``.
         batch_size: samples a step.
+        uses_bfloat16: whether logits over all labels are multiplied out in bfloat16 in training: several times
+            as fast on processors that have instructions for it. Weights and the loss stay in float32.
         learning_rate: of Adam, at the start; it falls to 0 in a straight line.
         weight_decay: of Adam, decoupled from the gradient.
         patience: stop after so many epochs without a better P@1 on samples held out, and keep the best epoch's model.
@@ -132,6 +134,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         num_negatives: int = 256,
         epochs: int = 15,
         batch_size: int = 256,
+        uses_bfloat16: bool = False,
         learning_rate: float = 2e-3,
         weight_decay: float = 0.0,
         patience: int | None = None,
@@ -151,6 +154,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.num_negatives = num_negatives
         self.epochs = epochs
         self.batch_size = batch_size
+        self.uses_bfloat16 = uses_bfloat16
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.patience = patience
@@ -308,6 +312,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         is_drawn = isinstance(criterion, _DrawnNegatives)
         if isinstance(criterion, _DrawnNegatives):
             criterion.share(network)
+        network.uses_bfloat16 = self.uses_bfloat16
         network.is_row_sparse = _is_sparse(samples.features) and samples.features.shape[1] >= ROW_SPARSE_FROM
         optimizers = _optimizers(network, is_drawn, self.learning_rate, self.weight_decay)
         batches_an_epoch = math.ceil(len(samples) / self.batch_size)
@@ -334,7 +339,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
                 self.history_[-1]["validation_precision"] = precision
                 if best.is_over(precision, network, self.patience):
                     break
-        network.is_row_sparse = False
+        network.is_row_sparse = network.uses_bfloat16 = False
         best.restore(network)
         if self.verbose:
             sys.stderr.write("\n")
@@ -376,6 +381,7 @@ _SAVED = (
     "num_negatives",
     "epochs",
     "batch_size",
+    "uses_bfloat16",
     "learning_rate",
     "weight_decay",
     "patience",
@@ -446,7 +452,7 @@ class _Network(nn.Module):
         self, num_features: int, num_labels: int, hidden_size: int, is_rectified: bool, has_direct_path: bool
     ) -> None:
         super().__init__()
-        self.is_rectified, self.is_row_sparse = is_rectified, False
+        self.is_rectified, self.is_row_sparse, self.uses_bfloat16 = is_rectified, False, False
         self.vectors = nn.Parameter(torch.empty(num_features, hidden_size))
         self.offset = nn.Parameter(torch.zeros(hidden_size))
         self.weight = nn.Parameter(torch.empty(num_labels, hidden_size + 1))
@@ -465,13 +471,15 @@ class _Network(nn.Module):
         if self.is_rectified:
             hidden = F.relu(hidden)
         if dropout:
-            kept = torch.empty(hidden.shape).bernoulli_(1 - dropout, generator=generator).to(hidden)
-            hidden = hidden * (kept / (1 - dropout))
+            hidden = hidden * _kept(hidden.shape, dropout, generator).to(hidden)
         return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
 
     def logits(self, rows: Rows, embeddings: Tensor) -> Tensor:
         """[N, C]."""
-        logits = F.linear(embeddings, self.weight)
+        if self.uses_bfloat16:
+            logits = F.linear(embeddings.bfloat16(), self.weight.bfloat16()).float()
+        else:
+            logits = F.linear(embeddings, self.weight)
         return logits if self.direct is None else logits + self._summed(rows, self.direct, False)
 
     def topk(self, rows: Rows, k: int) -> Tensor:
@@ -492,6 +500,17 @@ class _Network(nn.Module):
         return F.embedding_bag(
             columns, vectors, rows.offsets, mode="sum", per_sample_weights=rows.values, include_last_offset=True
         )
+
+
+def _kept(shape: torch.Size, dropout: float, generator: torch.Generator | None) -> Tensor:
+    """1 / share kept where a value is kept and 0 elsewhere; the share is rounded to a multiple of 1 / 256.
+
+    One draw of 64 bits serves eight values: draws with a generator are serial, and would take as long as a layer.
+    """
+    num_dropped = min(round(256 * dropout), 255)
+    draws = torch.empty(math.ceil(shape.numel() / 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    is_kept = draws.view(torch.uint8)[: shape.numel()].view(shape) >= num_dropped
+    return is_kept * (256 / (256 - num_dropped))
 
 
 START = 0.3
