@@ -14,7 +14,9 @@ from typer.core import TyperGroup
 import longtail
 
 if TYPE_CHECKING:
+    from longtail.lab.compare import Job
     from longtail.lab.recipe import Recipe
+    from longtail.lab.runs import Run
     from longtail.lab.tables import Labels
 
 __all__ = ["app"]
@@ -376,6 +378,30 @@ def reproduce_balms(
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
 
 
+@reproduce.command("elm")
+def reproduce_elm(
+    recipe: Annotated[str, typer.Option(help="What to train on; its model needs an encoder.")] = "digits",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each method, with seeds 0, 1, ...")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder for the runs, results and pictures.")] = Path("runs/elm"),
+    settings: Settings = None,
+    workers: Annotated[int, typer.Option(min=0, help="Runs at a time; 0: as many as there are cores.")] = 0,
+) -> None:
+    """Embedding and logit margins: Table 2 and Figures 2 to 5 and 7 of the paper on ELM."""
+    from longtail.lab import screens
+    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.reproduce import elm
+
+    chosen = load_recipe(find_recipe(recipe), settings or ())
+    jobs = elm.plan(chosen, range(seeds), output)
+    runs, failed = _run_jobs(jobs, workers)
+    if failed:
+        raise ValueError(failed)
+    results = [elm.reduce_run(run) for run in runs]
+    written = elm.write_results(results, chosen, output)
+    _console().print(screens.elm_rows(elm.in_rows(results, chosen)))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
 @reproduce.command("sampling-bias")
 def reproduce_sampling_bias(
     samples: Annotated[int, typer.Option(min=1, help="Pairs of logits and a true label to average over.")] = 20,
@@ -400,30 +426,39 @@ def reproduce_sampling_bias(
 
 def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, workers: int) -> None:
     """Make the runs, print their table, write their page."""
-    from rich.progress import track
-
     from longtail.lab import screens
-    from longtail.lab.compare import Failure, default_workers, plan_jobs, run_jobs, write_rows
+    from longtail.lab.compare import plan_jobs, write_rows
     from longtail.lab.report import write_report
 
-    jobs = plan_jobs(recipe, methods, range(seeds), folder)
-    done = run_jobs(jobs, workers or default_workers())
-    shown = track(done, description="Runs", total=len(jobs), console=Console(stderr=True), transient=True)
-    outcomes = list(shown)
-    order = [job.folder for job in jobs]
-    runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
-    runs.sort(key=lambda run: order.index(run.path))
+    runs, failed = _run_jobs(plan_jobs(recipe, methods, range(seeds), folder), workers)
     if runs:
         _console().print(screens.comparison(runs))
         write_rows(runs, folder / "comparison.csv")
         page = folder / "report.html"
         write_report(runs, page, title=f"{recipe.name}: comparison")
         typer.echo(f"Wrote {page}.")
+    if failed:
+        raise ValueError(failed)
+
+
+def _run_jobs(jobs: list[Job], workers: int) -> tuple[list[Run], str]:
+    """The runs that came to their end, in order, and in words which did not."""
+    from rich.progress import track
+
+    from longtail.lab.compare import Failure, default_workers, run_jobs
+
+    done = run_jobs(jobs, workers or default_workers())
+    shown = track(done, description="Runs", total=len(jobs), console=Console(stderr=True), transient=True)
+    outcomes = list(shown)
+    order = [job.folder for job in jobs]
+    runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    runs.sort(key=lambda run: order.index(run.path))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    if failures:
-        names = {failure.reason: failure.job.name for failure in reversed(failures)}
-        reasons = "; ".join(f"{name}: {reason}" for reason, name in reversed(names.items()))
-        raise ValueError(f"{len(failures)} of {len(jobs)} runs failed; call again to go on. {reasons}")
+    if not failures:
+        return runs, ""
+    names = {failure.reason: failure.job.name for failure in reversed(failures)}
+    reasons = "; ".join(f"{name}: {reason}" for reason, name in reversed(names.items()))
+    return runs, f"{len(failures)} of {len(jobs)} runs failed; call again to go on. {reasons}"
 
 
 def _recipe_labels(file: Path) -> Labels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.explaining import Explanation
     from longtail.lab.inspecting import Inspection
     from longtail.lab.reproduce.balms import Heads, RateRun
+    from longtail.lab.reproduce.elm import Result
     from longtail.lab.reproduce.gaussians import Summary
     from longtail.lab.reproduce.moons import Trial as MoonsTrial
     from longtail.lab.reproduce.sampling_bias import Scheme
@@ -31,6 +32,7 @@ __all__ = [
     "adjustment",
     "comparison",
     "decision_areas",
+    "elm_rows",
     "explanation",
     "gaussian_errors",
     "inspection",
@@ -186,6 +188,31 @@ def decision_areas(heads: Heads) -> RenderableType:
         table.add_row(name, *cells)
     note = "Percent of the plane for the classes of 10,000, 100 and 1 samples after so many iterations."
     return Group(Text(), table, Text(note, "dim"))
+
+
+def elm_rows(rows: Mapping[str, Sequence[Result]]) -> RenderableType:
+    """Table 2 of ELM: accuracy, and how compact rare classes are on the test set."""
+    from longtail.lab.reproduce.elm import measured, rarest_group
+
+    rarest = rarest_group(rows["CE"])
+    shares = ("head", "torso", "tail", "nearest_mean")
+    distances = (f"{rarest}_distance_by_norm", f"{rarest}_distance_by_class_means")
+    table = _table("method", "balanced", "head", "torso", "tail", "means", "/ norm", "/ means")
+    for label, found in rows.items():
+        balanced = measured(found, "balanced_accuracy")
+        spread = f" ± {100 * balanced.half_width:.1f}" if balanced.has_interval else ""
+        table.add_row(
+            label,
+            f"{100 * balanced.mean:.1f}{spread}",
+            *(f"{100 * measured(found, name).mean:.1f}".replace("nan", "-") for name in shares),
+            *(f"{measured(found, name).mean:.2f}" for name in distances),
+        )
+    seeds = max(map(len, rows.values()))
+    note = (
+        f"Accuracy on the test set in percent, of {seeds} seed{'s' * (seeds > 1)}; means: by the nearest class mean. "
+        f"Then the largest distance within a class of the {rarest}, by the largest norm and by the distance of means."
+    )
+    return Group(table, Text(note, "dim"))
 
 
 def explanation(found: Explanation) -> RenderableType:

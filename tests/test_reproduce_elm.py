@@ -1,0 +1,134 @@
+"""Table 2 and the figures of ELM, on less training."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from longtail import ClassPrior
+from longtail.lab import screens
+from longtail.lab.commands import app
+from longtail.lab.recipe import find_recipe, load_recipe, with_settings
+from longtail.lab.reproduce import elm
+from longtail.lab.train import train
+
+SETTINGS = ["train.epochs=12", "model.options.hidden=[32]", "train.save_embeddings=150"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """With so few numbers, threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return load_recipe(find_recipe("digits"), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def results(recipe, tmp_path_factory):
+    jobs = elm.plan(recipe, [0], tmp_path_factory.mktemp("runs"))
+    return [elm.reduce_run(train(job.recipe, job.folder, show_progress=False)) for job in jobs]
+
+
+def test_the_plan_has_every_row_and_strength(recipe, tmp_path):
+    jobs = elm.plan(recipe, [0, 1], tmp_path)
+    assert {job.recipe.method.name for job in jobs} == set(elm.ROWS.values())
+    assert len(jobs) == 2 * (len(elm.ROWS) + len(elm.STRENGTHS) - 1)
+    assert len({job.folder for job in jobs}) == len(jobs)
+    strengths = [job.recipe.method.options.get("strength", 0.01) for job in jobs if job.recipe.method.name == "elm"]
+    assert sorted(set(strengths)) == sorted(elm.STRENGTHS)
+    assert all(job.recipe.train.save_embeddings == 150 for job in jobs)
+
+
+def test_settings_are_the_paper_s_or_the_recipe_s(recipe, tmp_path):
+    def options_of(chosen):
+        return next(job for job in elm.plan(chosen, [0], tmp_path) if job.folder.parent.name == "elm").recipe.method
+
+    cifar = with_settings(recipe, ["name=cifar100_lt_fast"])
+    assert options_of(cifar).options["by_count"] is True
+    own = recipe.with_method("elm", {"strength": 0.5, "memory": 4})
+    assert options_of(own).options == {"strength": 0.5, "memory": 4}
+    assert options_of(recipe).options == {}
+
+
+def test_rows_hold_their_method_and_elm_its_own_strength(results, recipe):
+    rows = elm.in_rows(results, recipe)
+    assert list(rows) == list(elm.REFERENCE_ACCURACY)
+    assert all(len(found) == 1 for found in rows.values())
+    assert rows["ELM"][0].strength == 0.01
+    assert list(elm.at_strengths(results)) == sorted(elm.STRENGTHS)
+
+
+def test_quantities_are_those_of_the_runs(results, recipe):
+    for (result,) in elm.in_rows(results, recipe).values():
+        embeddings = result.digest.embeddings
+        assert result.quantity("tail") == result.digest.metrics["tail"]
+        assert result.quantity("nearest_mean") == embeddings.accuracy["nearest_mean"]
+        assert result.quantity("head_distance_by_norm") == embeddings.distances["by_norm"]["head"]
+        assert all(math.isfinite(result.quantity(name)) for name in elm.QUANTITIES)
+
+
+def test_a_strong_pull_shrinks_classes_and_no_pull_is_logit_adjustment(results, recipe, tmp_path):
+    by_strength = elm.at_strengths(results)
+    weak, strong = (by_strength[strength][0].quantity("tail_distance_raw") for strength in (1e-4, 1.0))
+    assert strong < 0.5 * weak
+    none = train(recipe.with_method("elm", {"strength": 0.0}), tmp_path, show_progress=False)
+    adjusted = elm.in_rows(results, recipe)["LogAdj"][0]
+    assert none.metrics["balanced_accuracy"] == pytest.approx(adjusted.quantity("balanced_accuracy"))
+
+
+def test_results_are_written(results, recipe, tmp_path):
+    written = elm.write_results(results, recipe, tmp_path / "new")
+    assert [path.name for path in written] == ["runs.csv", "results.json", "picture.html"]
+    with written[0].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(results)
+    assert float(rows[0]["balanced_accuracy"]) == results[0].quantity("balanced_accuracy")
+    summary = json.loads(written[1].read_text())
+    assert summary["rows"].keys() == elm.ROWS.keys()
+    assert summary["by_strength"].keys() == {"0.0001", "0.001", "0.01", "0.1", "1"}
+    page = written[2].read_text()
+    assert page.count("plotly-graph-div") >= 5
+    assert all(label in page for label in elm.ROWS)
+    assert "http://" not in page.split("<script")[0]
+
+
+def test_the_screen_has_a_line_a_row(results, recipe):
+    from rich.console import Console
+
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(screens.elm_rows(elm.in_rows(results, recipe)))
+    lines = shown.getvalue().splitlines()
+    assert sum(line.strip().startswith(tuple(elm.ROWS)) for line in lines) == len(elm.ROWS)
+
+
+def test_distances_are_told_of_the_rarest_group_that_there_is(results):
+    assert elm.rarest_group(results) == "tail"
+    without_tail = dataclasses.replace(results[0], prior=ClassPrior.from_counts([5000, 500, 50]))
+    assert elm.rarest_group([without_tail]) == "torso"
+
+
+def test_a_run_without_embeddings_is_named(recipe, tmp_path):
+    run = train(with_settings(recipe, ["train.save_embeddings=0", "train.epochs=1"]), tmp_path, show_progress=False)
+    with pytest.raises(ValueError, match="kept no embeddings"):
+        elm.reduce_run(run)
+
+
+def test_a_model_without_an_encoder_is_refused(tmp_path):
+    output = tmp_path / "elm"
+    done = CliRunner().invoke(
+        app, ["reproduce", "elm", "--recipe", "tiny_imagenet_lt_features", "--output", str(output)]
+    )
+    assert done.exit_code == 2
+    assert "model.name=mlp" in done.stderr
+    assert not output.exists()
