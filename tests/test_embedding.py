@@ -9,7 +9,7 @@ from longtail.lab.commands import app
 from longtail.lab.data.arrays import load_arrays, save_arrays
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.embedding import embed_run, limited
-from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, with_settings
+from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
 from longtail.lab.sources import load_data
 from longtail.lab.train import train
 
@@ -112,6 +112,17 @@ def test_the_number_of_embeddings_is_checked(setting, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train_with(tmp_path / "run", setting)
     assert not (tmp_path / "run").exists()
+
+
+def test_embeddings_are_of_data_with_one_label_a_sample(run_folder, tmp_path):
+    pairs = Recipe("pairs", DataRecipe("two_digits"), RECIPE.model, TrainRecipe(epochs=1, save_embeddings=10))
+    with pytest.raises(ValueError, match="save_embeddings is for data with one label a sample"):
+        quick(pairs, tmp_path / "pairs")
+    assert not (tmp_path / "pairs").exists()
+    folder = copied(run_folder, tmp_path)
+    (folder / "recipe.toml").write_text(to_toml(pairs))
+    with pytest.raises(ValueError, match="one label a sample"):
+        embed_run(folder, "cpu")
 
 
 def test_embed_overwrites_only_if_told_to(run_folder, tmp_path):

@@ -35,6 +35,8 @@ def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
     recipe = parse_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
     check_recipe(recipe)
     data = load_data(recipe.data)
+    if data.train.labels.ndim != 1:
+        raise ValueError(f"{folder}: embeddings are kept with one label a sample, and these data have several.")
     expected = run.predictions
     has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
     if not has_same_counts or not torch.equal(data.test.labels, torch.from_numpy(expected.labels)):
