@@ -7,7 +7,18 @@ on a model that is trained already.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import margins, multilabel, negatives, posthoc, regularizers, rowwise, samplers, schedules, weights
+from longtail import (
+    margins,
+    multilabel,
+    negatives,
+    posthoc,
+    regularizers,
+    rowwise,
+    samplers,
+    schedules,
+    thresholds,
+    weights,
+)
 from longtail.heads import CosineLinear, SampledLinear
 from longtail.losses import (
     BalancedSigmoid,
@@ -41,7 +52,7 @@ from longtail.prior import ClassPrior
 from longtail.regularizers import Pull, pull
 
 if TYPE_CHECKING:
-    from longtail import metrics, retrieval_metrics
+    from longtail import metrics, multilabel_metrics, retrieval_metrics
     from longtail.estimators import LogitAdjustedClassifier
     from longtail.extreme import ExtremeClassifier
 
@@ -91,7 +102,9 @@ __all__ = [
     "regularizers",
     "samplers",
     "schedules",
+    "thresholds",
     "metrics",
+    "multilabel_metrics",
     "retrieval_metrics",
     "LogitAdjustedClassifier",
     "ExtremeClassifier",
@@ -102,6 +115,7 @@ _LAZY = {
     "LogitAdjustedClassifier": "longtail.estimators",
     "ExtremeClassifier": "longtail.extreme",
     "metrics": "longtail",
+    "multilabel_metrics": "longtail",
     "retrieval_metrics": "longtail",
 }
 
