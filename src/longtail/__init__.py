@@ -53,7 +53,7 @@ from longtail.regularizers import Pull, pull
 
 if TYPE_CHECKING:
     from longtail import metrics, multilabel_metrics, retrieval_metrics
-    from longtail.estimators import LogitAdjustedClassifier
+    from longtail.estimators import LogitAdjustedClassifier, ThresholdedClassifier
     from longtail.extreme import ExtremeClassifier
 
 __version__ = "0.1.0"
@@ -108,12 +108,14 @@ __all__ = [
     "retrieval_metrics",
     "LogitAdjustedClassifier",
     "ExtremeClassifier",
+    "ThresholdedClassifier",
 ]
 
 # These import scikit-learn and torchmetrics, which take longer than all the rest: on first use, not before.
 _LAZY = {
     "LogitAdjustedClassifier": "longtail.estimators",
     "ExtremeClassifier": "longtail.extreme",
+    "ThresholdedClassifier": "longtail.estimators",
     "metrics": "longtail",
     "multilabel_metrics": "longtail",
     "retrieval_metrics": "longtail",

@@ -326,8 +326,10 @@ class PartialLabelMasking(nn.Module):
     def _mask(self, is_positive: Tensor, generator: torch.Generator | None) -> Tensor:
         self._check_classes(is_positive)
         keep_positive, keep_negative = mask_probabilities(self.data_ratio, self.ratio)
-        keep = torch.where(is_positive, keep_positive, keep_negative)
-        return torch.rand(keep.shape, dtype=keep.dtype, device=keep.device, generator=generator) < keep
+        # Of each class only one kind of label is ever left out, so one comparison with [C] numbers does.
+        is_at_risk = is_positive == (keep_positive < 1)
+        stays = _random_int32(is_positive, generator) <= _int32_quantile(torch.minimum(keep_positive, keep_negative))
+        return stays | ~is_at_risk
 
     def _clipped(self, ratio: Tensor) -> Tensor:
         return ratio if self.clip is None else ratio.clamp(*self.clip)
@@ -698,6 +700,18 @@ def _count_bins(probs: Tensor, is_positive: Tensor, bins: int) -> Tensor:
     else:
         counts = torch.bincount(flat, minlength=size)
     return counts.view(2, num_classes, bins)
+
+
+def _random_int32(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform int32 numbers in the shape of ``like``: two from each draw of 64 bits, faster than as many floats."""
+    size = like.numel()
+    draws = torch.randint(-(2**63), 2**63 - 1, ((size + 1) // 2,), generator=generator, device=like.device)
+    return draws.view(torch.int32)[:size].view(like.shape)
+
+
+def _int32_quantile(probability: Tensor) -> Tensor:
+    """The int32 that a uniform one exceeds with 1 - probability, to 32 bits."""
+    return ((probability * 2**32).long() - 2**31 - 1).clamp(-(2**31), 2**31 - 1).int()
 
 
 def _initial_ratio(data_ratio: Tensor, initial: str | Tensor) -> Tensor:

@@ -123,7 +123,8 @@ def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
     thresholds = torch.as_tensor(thresholds, dtype=scores.dtype, device=scores.device)
     if thresholds.ndim and thresholds.shape != scores.shape[1:]:
         raise ValueError(f"thresholds must be [{scores.shape[1]}], one a class. Got {tuple(thresholds.shape)}.")
-    return scores >= thresholds
+    is_predicted: Tensor = scores >= thresholds
+    return is_predicted
 
 
 def _chosen(

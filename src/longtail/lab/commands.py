@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from longtail.lab.compare import Job
     from longtail.lab.recipe import Recipe
     from longtail.lab.runs import Run
-    from longtail.lab.tables import Labels
+    from longtail.lab.tables import Labels, Scores
 
 __all__ = ["app"]
 
@@ -130,14 +132,48 @@ def adjust(
     id_columns: Annotated[list[str] | None, typer.Option("--id", help="A numeric column that is no class.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="SCORES are probabilities.")] = False,
     smooth: Annotated[float, typer.Option(help="Add this to every class count.")] = 0.0,
+    multilabel: Annotated[
+        bool, typer.Option("--multilabel", help="Several labels a sample: a threshold per class, from the holdout.")
+    ] = False,
+    precision_floor: Annotated[
+        float | None, typer.Option(help="With --multilabel: reach this precision; default: maximize F1.")
+    ] = None,
+    thresholds: Annotated[Path | None, typer.Option(help="With --multilabel: where to write thresholds.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
 ) -> None:
     """Adjust the scores of a trained model to balanced, or any other, class frequencies. No retraining."""
-    from longtail.lab import adjusting, screens, tables
+    from longtail.lab import adjusting, screens, tables, thresholding
     from longtail.lab._files import check_output
 
-    tables.check_suffix(output)
-    check_output(output, overwrite=force)
+    for path in (output, *([] if thresholds is None else [thresholds])):
+        tables.check_suffix(path)
+        check_output(path, overwrite=force)
+    thresholding.check_options(
+        multilabel,
+        single={
+            "--counts": counts is not None,
+            "--train-labels": train_labels is not None,
+            "--tau": tau != "1.0",
+            "--target-prior": target_prior != "uniform",
+            "--label": label is not None,
+            "--smooth": smooth != 0,
+        },
+        several={"--precision-floor": precision_floor is not None, "--thresholds": thresholds is not None},
+    )
+    if multilabel:
+        read = functools.partial(tables.read_scores, columns=columns, id_columns=id_columns or ())
+        _adjust_labels(
+            read,
+            scores_file,
+            holdout_scores,
+            holdout_labels,
+            labels,
+            precision_floor,
+            probabilities,
+            output,
+            thresholds,
+        )
+        return
     if holdout_labels is not None and holdout_scores is None:
         raise ValueError("--holdout-labels needs --holdout-scores.")
     scores = tables.read_scores(scores_file, columns, id_columns or (), label)
@@ -165,6 +201,37 @@ def adjust(
     typer.echo(
         f"{(adjusted.before != adjusted.after).sum():,} of {len(logits):,} predictions changed. Wrote {output}."
     )
+
+
+def _adjust_labels(
+    read: Callable[[Path], Scores],
+    scores_file: Path,
+    holdout_scores: Path | None,
+    holdout_labels: Path | None,
+    labels: Path | None,
+    precision_floor: float | None,
+    probabilities: bool,
+    output: Path,
+    thresholds_output: Path | None,
+) -> None:
+    """``adjust`` for several labels a sample."""
+    from longtail.lab import screens, tables, thresholding
+
+    if holdout_scores is None or holdout_labels is None:
+        raise ValueError("--multilabel needs --holdout-scores and --holdout-labels, of samples not trained on.")
+    scores, holdout = read(scores_file), read(holdout_scores)
+    truth = None if labels is None else thresholding.truth_of(read(labels), scores, labels)
+    held_truth = thresholding.truth_of(read(holdout_labels), holdout, holdout_labels)
+    default = 0.5 if probabilities else 0.0
+    chosen = thresholding.choose_thresholds(holdout, scores, held_truth, precision_floor, default)
+    before, after = (thresholding.predict_labels(scores, values) for values in (default, chosen.values))
+    tables.write_label_predictions(output, scores, after, chosen.values.numpy())
+    if thresholds_output is not None:
+        tables.write_thresholds(thresholds_output, scores, chosen.values.numpy(), chosen.f1.numpy())
+    was, became = (thresholding.measure_labels(predicted, truth) for predicted in (before, after))
+    names = [scores.name_of(index) for index in range(scores.num_classes)]
+    _console().print(screens.label_adjustment(chosen, was, became, names, default))
+    typer.echo(f"{(before != after).sum():,} of {after.size:,} labels changed. Wrote {output}.")
 
 
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting, such as train.epochs=5.")]

@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.reproduce.moons import Trial as MoonsTrial
     from longtail.lab.reproduce.sampling_bias import Scheme
     from longtail.lab.runs import Run
+    from longtail.lab.thresholding import LabelMeasurement
     from longtail.methods import Method
+    from longtail.thresholds import Thresholds
 
 __all__ = [
     "adjustment",
@@ -36,6 +38,7 @@ __all__ = [
     "explanation",
     "gaussian_errors",
     "inspection",
+    "label_adjustment",
     "learned_rates",
     "method_card",
     "method_table",
@@ -253,6 +256,25 @@ def sampling_bias(schemes: Sequence[Scheme]) -> RenderableType:
     at = f"at m = {schemes[0].measurements[-1].num_negatives:,}"
     note = f"Mean losses {at}; error: mean squared difference of sampled and implied loss; theory: by Theorem 3."
     return Group(table, Text(note, "dim"))
+
+
+def label_adjustment(
+    thresholds: Thresholds, before: LabelMeasurement, after: LabelMeasurement, names: Sequence[str], default: float
+) -> RenderableType:
+    """What thresholds per class changed, and which classes they are not for."""
+    low, high = float(thresholds.values.min()), float(thresholds.values.max())
+    lines = [Text(f"thresholds {low:.3g} to {high:.3g}, chosen on the holdout", "bold")]
+    undecided = [names[index] for index in thresholds.undecided.tolist()]
+    if undecided:
+        shown = ", ".join(undecided[:5]) + (", ..." if len(undecided) > 5 else "")
+        lines.append(Text(f"{len(undecided):,} without positives there, left at {default:g}: {shown}", "yellow"))
+    table = _table("", "before", "after")
+    table.add_row("labels a sample", f"{before.labels_a_sample:.2f}", f"{after.labels_a_sample:.2f}")
+    if after.macro_f1 is not None:
+        table.add_row("exact match", *_percents(before.exact_match, after.exact_match))
+        table.add_row("micro-F1", *_percents(before.micro_f1, after.micro_f1))
+        table.add_row(Text("macro-F1", "bold"), *_percents(before.macro_f1, after.macro_f1))
+    return Group(*lines, table)
 
 
 def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement) -> Table:

@@ -26,7 +26,9 @@ __all__ = [
     "read_class_numbers",
     "read_labels",
     "read_scores",
+    "write_label_predictions",
     "write_predictions",
+    "write_thresholds",
 ]
 
 SUFFIXES = (".csv", ".parquet", ".npy", ".npz")
@@ -188,24 +190,64 @@ def write_predictions(path: Path, scores: Scores, predictions: IntArray, probabi
     names = np.array(scores.class_names) if scores.class_names else None
     named = predictions if names is None else names[predictions]
     if path.suffix in (".csv", ".parquet"):
-        table = _prediction_table(scores, named, probabilities)
-        writer = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
-        with replacing(path) as file:
-            writer(table, file)
-        return
+        _write_table(path, _beside_others(scores, ["prediction", *_columns_of(scores)], [named, *probabilities.T]))
+    else:
+        arrays = {"probabilities": probabilities, "predictions": named} | _class_array(scores)
+        _write_arrays(path, arrays)
+
+
+def write_label_predictions(
+    path: Path, scores: Scores, predicted: npt.NDArray[np.bool_], thresholds: FloatArray
+) -> None:
+    """Write 0 or 1 for each sample and class in the format of the suffix, whole or not at all.
+
+    CSV and Parquet: the other columns of the scores, and one column a class. .npz: arrays ``predictions``,
+    ``thresholds`` and ``classes``. .npy: the predictions alone.
+    """
+    numbers = predicted.astype(np.uint8)
+    if path.suffix in (".csv", ".parquet"):
+        _write_table(path, _beside_others(scores, _columns_of(scores), [*numbers.T]))
+    else:
+        _write_arrays(path, {"predictions": numbers, "thresholds": thresholds} | _class_array(scores))
+
+
+def write_thresholds(path: Path, scores: Scores, thresholds: FloatArray, f1: FloatArray) -> None:
+    """Write each class's threshold and its F1 on the holdout. .npy: the thresholds alone."""
+    columns: dict[str, npt.NDArray[Any]] = {"threshold": thresholds, "holdout_f1": f1}
+    if path.suffix in (".csv", ".parquet"):
+        names = np.array([scores.name_of(index) for index in range(scores.num_classes)])
+        _write_table(path, pa.table({"class": names} | columns))
+    else:
+        _write_arrays(path, columns | _class_array(scores))
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    writer = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
+    with replacing(path) as file:
+        writer(table, file)
+
+
+def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """All arrays in an .npz, the first one in an .npy."""
     with replacing(path) as file:
         if path.suffix == ".npy":
-            np.save(file, probabilities)
+            np.save(file, next(iter(arrays.values())))
         else:
-            classes = {} if names is None else {"classes": names}
-            np.savez(file, predictions=named, probabilities=probabilities, **classes)  # type: ignore[arg-type]
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _prediction_table(scores: Scores, named: npt.NDArray[Any], probabilities: FloatArray) -> pa.Table:
+def _columns_of(scores: Scores) -> tuple[str, ...]:
+    return scores.columns or tuple(str(index) for index in range(scores.num_classes))
+
+
+def _class_array(scores: Scores) -> dict[str, npt.NDArray[Any]]:
+    return {} if scores.class_names is None else {"classes": np.array(scores.class_names)}
+
+
+def _beside_others(scores: Scores, names: Sequence[str], arrays: Sequence[npt.NDArray[Any]]) -> pa.Table:
+    """A table of these columns beside those of the scores' file that are no scores."""
     table = pa.table({}) if scores.others is None else scores.others
-    class_columns = scores.columns or tuple(str(index) for index in range(scores.num_classes))
-    arrays = [named, *probabilities.T]
-    names = ["prediction", *class_columns]
+    names = list(names)
     duplicates = [name for name in names if name in table.column_names or names.count(name) > 1]
     if duplicates:
         raise ValueError(f"the output would have two columns named {duplicates[0]!r}; rename one in the scores.")
