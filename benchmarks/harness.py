@@ -98,7 +98,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write the raw rows to ``results/name.csv``, replacing those of the last run."""
     path = RESULTS / f"{name}.csv"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with part.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

@@ -622,6 +622,34 @@ def _compare_command(recipe: str, methods: Sequence[str] | Mapping[str, object],
     )
 
 
+def label_losses_table(path: Path) -> str:
+    """F1 of losses for several labels, at 0.5 and with tuned thresholds, with the settings that the holdout chose."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["chosen"] == "True"]
+    methods: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    columns = ("macro_f1", "tuned_macro_f1", "rarest_f1", "tuned_rarest_f1", "micro_f1", "tuned_micro_f1", "map")
+    header = [
+        "method",
+        "settings",
+        "macro-F1 at 0.5",
+        "tuned",
+        "30 rarest at 0.5",
+        "tuned",
+        "micro-F1 at 0.5",
+        "tuned",
+    ]
+    body = []
+    for method, members in methods.items():
+        found = [estimate(100 * float(row[column]) for row in members) for column in columns]
+        cells = [f"{value.mean:.1f}&nbsp;±&nbsp;{value.half_width:.1f}" for value in found]
+        options = json.loads(members[0]["settings"])
+        settings = ", ".join(f"`{name}={value!r}`" for name, value in options.items())
+        body.append([f"[`{method}`](methods/{method}.md)", settings, *cells])
+    return table([*header, "mAP"], body)
+
+
 def _published(errors: Mapping[str, float], recipe: Recipe, num_seeds: int) -> str:
     """Numbers of a paper in a table of their own: they were made in another way."""
     train = recipe.train
@@ -684,6 +712,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         "<!-- embedding-margins -->": margins_table,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
         "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),
+        "<!-- reuters -->": lambda: label_losses_table(
+            ROOT / "benchmarks" / "results" / "quality" / "labels" / "reuters90.csv"
+        ),
         "<!-- settings -->": settings_tables,
         "<!-- recipes -->": recipes_table,
         "<!-- sources -->": sources_table,

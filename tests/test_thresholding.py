@@ -31,7 +31,10 @@ def make_data(num_samples=400):
 
 
 @parametrize_with_checks(
-    [ThresholdedClassifier(LogisticRegression(), cv=2), ThresholdedClassifier(RandomForestClassifier(3), cv=2)]
+    [
+        ThresholdedClassifier(LogisticRegression(), cv=2),
+        ThresholdedClassifier(RandomForestClassifier(3, random_state=0), cv=2),
+    ]
 )
 def test_the_estimator_keeps_scikit_learns_contract(estimator, check):
     with warnings.catch_warnings():
@@ -168,7 +171,8 @@ class TestCommand:
         more = {"--labels": folder / "test_truth.npy", "--thresholds": folder / "thresholds.csv"}
         done = run(*options(folder, **more))
         assert done.exit_code == 0, done.output
-        written = np.load(folder / "out.npz")
+        with np.load(folder / "out.npz") as file:
+            written = dict(file)
         chosen = f1_thresholds(np.load(folder / "holdout.npy"), np.load(folder / "holdout_truth.npy"), min_f1=0.1)
         np.testing.assert_allclose(written["thresholds"], chosen.values)
         np.testing.assert_array_equal(written["predictions"], np.load(folder / "test.npy") >= written["thresholds"])
