@@ -591,15 +591,41 @@ def _quality(path: Path, recipes: Mapping[str, Recipe]) -> str:
     for row in rows:
         methods.setdefault(row["method"], []).append(row)
     num_seeds = max(map(len, methods.values()))
-    header = ["method", "balanced error, %", "head", "torso", "tail", "seconds"]
     parts = [
         recipes[name].description if name in recipes else "",
-        table(header, [_quality_row(method, members) for method, members in methods.items()]),
+        _label_quality(methods) if "f1" in rows[0] else _accuracy_quality(methods),
         _compare_command(name, methods, num_seeds),
     ]
     if path.stem in PUBLISHED_ERRORS:
         parts.append(_published(PUBLISHED_ERRORS[path.stem], recipes[name], num_seeds))
     return "\n\n".join(part for part in parts if part)
+
+
+def _accuracy_quality(methods: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    header = ["method", "balanced error, %", "head", "torso", "tail", "seconds"]
+    return table(header, [_quality_row(method, members) for method, members in methods.items()])
+
+
+def _label_quality(methods: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """Where a sample may have several labels: means over all classes, and over the rarest ones."""
+    first = next(iter(methods.values()))[0]
+    rarest = min(int(name.rpartition("_")[2]) for name in first if name.startswith("f1_rarest_"))
+    columns = {
+        "f1": "F1",
+        "precision": "precision",
+        "recall": "recall",
+        f"f1_rarest_{rarest}": f"F1, {rarest} rarest",
+        f"recall_rarest_{rarest}": f"recall, {rarest} rarest",
+        "exact_match": "exact match",
+        "mean_average_precision": "mAP",
+    }
+    body = []
+    for method, rows in methods.items():
+        found = [estimate(100 * float(row[name]) for row in rows) for name in columns]
+        intervals = [f" ± {value.half_width:.1f}" if value.has_interval else "" for value in found]
+        cells = [f"{value.mean:.1f}{interval}" for value, interval in zip(found, intervals, strict=True)]
+        body.append([f"[`{method}`](methods/{method}.md)", *cells, str(len(rows))])
+    return table(["method", *columns.values(), "seeds"], body)
 
 
 def _quality_row(method: str, rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from longtail import losses, margins, multilabel, posthoc, regularizers, schedules, weights
+from longtail import losses, margins, multilabel, posthoc, regularizers, samplers, schedules, weights
 from longtail.margins import Margins, is_consistent
 from longtail.prior import ClassPrior
 from longtail.schedules import Phase
@@ -176,6 +176,21 @@ def _masked(inner: Callable[[ClassPrior], nn.Module]) -> Callable[..., nn.Module
     return build
 
 
+def _undersampling(per_class: int) -> schedules.SamplerFactory:
+    return lambda labels, seed, epochs: samplers.UndersamplingSampler(labels, per_class, seed=seed)
+
+
+def _undersampled_binary(prior: ClassPrior, per_class: int = 500) -> tuple[Phase, ...]:
+    return (Phase(_binary_cross_entropy(prior), _undersampling(per_class)),)
+
+
+def _undersampled_masking(
+    prior: ClassPrior, per_class: int = 500, rate: float = 0.01, bins: int = 10, initial: str = "data", seed: int = 0
+) -> tuple[Phase, ...]:
+    loss = _masked(_binary_cross_entropy)(prior, rate, bins, initial, seed=seed)
+    return (Phase(loss, _undersampling(per_class)),)
+
+
 def _regularized(regularizer: nn.Module, strength: float) -> tuple[Phase, ...]:
     return (Phase(losses.MarginCrossEntropy(), regularizer=regularizer, strength=strength),)
 
@@ -251,6 +266,20 @@ _ROWS = (
     _multilabel("partial_label_masking_focal", multilabel.PartialLabelMasking, _masked(_binary_focal)),
     _multilabel(
         "partial_label_masking_class_balanced", multilabel.PartialLabelMasking, _masked(_class_balanced_binary)
+    ),
+    Method(
+        "undersampled_binary",
+        "multi-label",
+        samplers.UndersamplingSampler,
+        own_phases=_undersampled_binary,
+        takes_indicators=True,
+    ),
+    Method(
+        "partial_label_masking_undersampled",
+        "multi-label",
+        multilabel.PartialLabelMasking,
+        own_phases=_undersampled_masking,
+        takes_indicators=True,
     ),
     _phased("adaptive_deferred", schedules.deferred_reweighting),
     _phased("class_balanced_sampling", schedules.class_balanced_sampling),

@@ -26,7 +26,7 @@ class Batch:
 
     inputs: Inputs
     target: Tensor
-    """[N] class indices, or [N, C] probabilities after mixup."""
+    """[N] class indices; or [N, C]: 0 and 1 where a sample may have several labels, probabilities after mixup."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def train_batches(
     """Augmented batches in the order of ``indices``; the last one may be smaller."""
     for chosen in index_batches(indices, batch_size):
         inputs = split.batch(chosen)
-        labels = split.labels[chosen]
+        labels = split.targets(chosen)
         if isinstance(inputs, Tensor) and inputs.ndim == 4:
             inputs = augmented(inputs, recipe, generator)
         inputs = prepare(inputs)

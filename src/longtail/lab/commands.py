@@ -271,18 +271,22 @@ def train(
 def compare(
     recipe: RecipeName,
     methods: Annotated[
-        str, typer.Option(help="Names with commas between them, as longtail list has them.")
-    ] = "cross_entropy,posthoc_adjusted,logit_adjusted",
+        str | None,
+        typer.Option(
+            help="Names with commas between them, as longtail list has them; default: a plain loss and a correction."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each method, with seeds 0, 1, ...")] = 3,
     output: Annotated[Path | None, typer.Option(help="Folder for the runs; default: runs/RECIPE.")] = None,
     settings: Settings = None,
     workers: Annotated[int, typer.Option(min=0, help="Runs at a time; 0: as many as there are cores.")] = 0,
 ) -> None:
     """Compare methods on one recipe: same data, same initial weights, same batches. Goes on after an interruption."""
+    from longtail.lab.compare import default_methods
     from longtail.lab.recipe import find_recipe, load_recipe
 
     chosen = load_recipe(find_recipe(recipe), settings or ())
-    names = [name.strip() for name in methods.split(",")]
+    names = default_methods(chosen) if methods is None else [name.strip() for name in methods.split(",")]
     _compare(chosen, names, seeds, output or Path("runs", chosen.name), workers)
 
 
@@ -469,6 +473,35 @@ def reproduce_elm(
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
 
 
+@reproduce.command("plm")
+def reproduce_plm(
+    recipe: Annotated[
+        str, typer.Option(help="Samples with several labels, for Table 1; multimnist is the paper's.")
+    ] = "two_digits",
+    one_label_recipe: Annotated[str, typer.Option(help="Samples with one label, for Tables 5 and 6.")] = "digits",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each row, with seeds 0, 1, ...")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder for the runs, tables and page.")] = Path("runs/plm"),
+    settings: Settings = None,
+) -> None:
+    """Partial label masking around several losses, its rate and its start: Tables 1, 5 and 6 of the PLM paper."""
+    from itertools import chain
+
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.recipe import find_recipe, load_recipe
+    from longtail.lab.reproduce import plm
+
+    pairs, single = (load_recipe(find_recipe(name), settings or ()) for name in (recipe, one_label_recipe))
+    runs = chain(plm.run_losses(pairs, output, range(seeds)), plm.run_ablations(single, output, range(seeds)))
+    total = seeds * (len(plm.LOSSES) + len(plm.RATES) + len(plm.INITIAL_RATIOS))
+    done = list(track(runs, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    written = plm.write_results(done, output)
+    _console().print(screens.masked_losses(done))
+    _console().print(screens.masking_settings(done))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
 @reproduce.command("sampling-bias")
 def reproduce_sampling_bias(
     samples: Annotated[int, typer.Option(min=1, help="Pairs of logits and a true label to average over.")] = 20,
@@ -534,7 +567,9 @@ def _recipe_labels(file: Path) -> Labels:
     from longtail.lab.tables import Labels
 
     data = load_data(load_recipe(file).data)
-    return Labels(classes=data.class_names, codes=data.train.labels.numpy())
+    labels = data.train.labels
+    codes = labels.to_dense().nonzero()[:, 1] if data.has_several_labels else labels
+    return Labels(classes=data.class_names, codes=codes.numpy())
 
 
 def _console() -> Console:

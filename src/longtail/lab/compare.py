@@ -24,7 +24,7 @@ from longtail.lab.runs import Run, find_runs, load_run
 from longtail.lab.sources import check_recipe
 from longtail.methods import get_method
 
-__all__ = ["Failure", "Job", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
+__all__ = ["Failure", "Job", "default_methods", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Failure:
 
     job: Job
     reason: str
+
+
+def default_methods(recipe: Recipe) -> list[str]:
+    """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
+    if get_method(recipe.method.name).family == "multi-label":
+        return ["binary_cross_entropy", "partial_label_masking"]
+    return ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
 
 
 def plan_jobs(recipe: Recipe, methods: Sequence[str], seeds: Iterable[int], folder: Path) -> list[Job]:

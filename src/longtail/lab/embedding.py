@@ -39,7 +39,7 @@ def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
         raise ValueError(f"{folder}: embeddings are kept with one label a sample, and these data have several.")
     expected = run.predictions
     has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
-    if not has_same_counts or not torch.equal(data.test.labels, torch.from_numpy(expected.labels)):
+    if not has_same_counts or not torch.equal(data.test.labels.to_dense(), torch.from_numpy(expected.labels)):
         raise ValueError(f"{folder}: the data have changed since this run; train it again.")
     encoder = _trained_encoder(folder / "checkpoint.pt", recipe, data)
     fabric = Fabric(accelerator=accelerator, devices=1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from longtail.lab.batches import Preparation, ordered_batches
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.label_metrics import multilabel_metrics
 from longtail.lab.models import Classifier
 from longtail.lab.recipe import Recipe
 from longtail.lab.runs import Predictions
@@ -68,15 +69,22 @@ def predictions_of(
     return Predictions(
         logits=logits.numpy(),
         scores=scores.numpy(),
-        labels=data.test.labels.numpy(),
+        labels=data.test.labels.to_dense().numpy(),
         train_counts=prior.counts.numpy(),
         class_names=data.class_names,
         weight_norms=None if weight is None else weight.detach().float().norm(dim=1).cpu().numpy(),
+        num_train=prior.num_samples if data.has_several_labels else None,
     )
 
 
 def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str, float]:
-    """Accuracy, balanced and by group, and calibration error; what has no value is left out."""
+    """What is measured of scores [N, C]; what has no value is left out.
+
+    With one label a sample (labels [N]): accuracy, balanced and by group, and calibration error. With several (labels
+    [N, C]): see ``multilabel_metrics``.
+    """
+    if labels.ndim == 2:
+        return multilabel_metrics(scores, labels.to_dense(), prior)
     hits, counts = count_hits(scores, labels, prior.num_classes)
     values = {
         "accuracy": float(hits.sum() / counts.sum()),

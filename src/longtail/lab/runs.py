@@ -11,6 +11,7 @@ summary.json       final metrics; it is written last, so a folder that has it is
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 from collections.abc import Mapping
@@ -50,18 +51,26 @@ class Predictions:
     """[N, C], of the model itself."""
     scores: FloatArray
     """[N, C], what it predicts with: the logits, or what a post-hoc method makes of them."""
-    labels: npt.NDArray[np.int64]
-    """[N]."""
+    labels: npt.NDArray[np.int64] | npt.NDArray[np.bool_]
+    """[N] class indices, or [N, C] where a sample may have several labels."""
     train_counts: npt.NDArray[np.int64]
     """[C]."""
     class_names: tuple[str, ...]
     weight_norms: FloatArray | None = None
     """[C], norms of the class vectors; None where the head has none."""
+    num_train: int | None = None
+    """Training samples, where that is not the sum of the counts."""
 
     @property
     def prior(self) -> ClassPrior:
         """The class counts of the training data."""
-        return ClassPrior.from_counts(self.train_counts)
+        prior = ClassPrior.from_counts(self.train_counts)
+        return prior if self.num_train is None else dataclasses.replace(prior, num_samples=self.num_train)
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a sample may have several labels, or none."""
+        return self.labels.ndim == 2
 
     def save(self, path: Path) -> None:
         """Write to ``path`` whole or not at all. Scores equal to the logits are not stored twice."""
@@ -73,6 +82,8 @@ class Predictions:
         }
         if self.weight_norms is not None:
             arrays["weight_norms"] = self.weight_norms
+        if self.num_train is not None:
+            arrays["num_train"] = self.num_train
         if self.scores is not self.logits and not np.array_equal(self.scores, self.logits):
             arrays["scores"] = self.scores
         with replacing(path) as file:
@@ -90,6 +101,7 @@ class Predictions:
                 train_counts=arrays["train_counts"],
                 class_names=tuple(arrays["class_names"].tolist()),
                 weight_norms=arrays.get("weight_norms"),
+                num_train=int(arrays["num_train"]) if "num_train" in arrays else None,
             )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.reproduce.elm import Result
     from longtail.lab.reproduce.gaussians import Summary
     from longtail.lab.reproduce.moons import Trial as MoonsTrial
+    from longtail.lab.reproduce.plm import Outcome
     from longtail.lab.reproduce.sampling_bias import Scheme
     from longtail.lab.runs import Run
     from longtail.lab.thresholding import LabelMeasurement
@@ -40,6 +41,8 @@ __all__ = [
     "inspection",
     "label_adjustment",
     "learned_rates",
+    "masked_losses",
+    "masking_settings",
     "method_card",
     "method_table",
     "sampling_bias",
@@ -123,9 +126,8 @@ def comparison(runs: Sequence[Run]) -> RenderableType:
     by_method: dict[str, list[Run]] = {}
     for run in runs:
         by_method.setdefault(run.method, []).append(run)
-    headings = {"balanced_accuracy": "balanced", "head": "head", "torso": "torso", "tail": "tail"}
-    if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
-        headings["accuracy"] = "all"
+    are_several = any(run.predictions.has_several_labels for run in runs)
+    headings = _multilabel_headings(runs) if are_several else _accuracy_headings(runs)
     shown = [name for name in headings if any(name in run.metrics for run in runs)]
     table = _table("method", *(headings[name] for name in shown), "s")
     for method, members in by_method.items():
@@ -136,7 +138,34 @@ def comparison(runs: Sequence[Run]) -> RenderableType:
         table.add_row(method, *cells, f"{seconds:.1f}")
     seeds = sorted({len(members) for members in by_method.values()})
     over = "one seed" if seeds == [1] else f"means over {seeds[-1]} seeds with 95% intervals"
-    return Group(table, Text(f"Accuracy on the test set in percent: {over}.", "dim"))
+    measured = "Accuracy on the test set in percent"
+    if are_several:
+        rare = "".join(f"; rare: the {size} rarest classes" for size in _rarest_sizes(runs))
+        measured = f"In percent, at a probability of 0.5{rare}"
+    return Group(table, Text(f"{measured}: {over}.", "dim"))
+
+
+def _accuracy_headings(runs: Sequence[Run]) -> dict[str, str]:
+    headings = {"balanced_accuracy": "balanced", "head": "head", "torso": "torso", "tail": "tail"}
+    if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
+        headings["accuracy"] = "all"
+    return headings
+
+
+def _multilabel_headings(runs: Sequence[Run]) -> dict[str, str]:
+    """Averages over all classes, and over the fewest of the rarest ones that are measured."""
+    sizes = _rarest_sizes(runs)
+    rare = {
+        f"{name}_rarest_{size}": f"rare {word}"
+        for size in sizes
+        for name, word in (("f1", "F1"), ("recall", "recall"))
+    }
+    return {"f1": "F1", "recall": "recall", **rare, "mean_average_precision": "mAP"}
+
+
+def _rarest_sizes(runs: Sequence[Run]) -> list[int]:
+    """The smallest number of rare classes that is measured, if any is."""
+    return sorted({int(name.rpartition("_")[2]) for name in runs[0].metrics if "_rarest_" in name})[:1]
 
 
 def gaussian_errors(summary: Summary) -> RenderableType:
@@ -216,6 +245,33 @@ def elm_rows(rows: Mapping[str, Sequence[Result]]) -> RenderableType:
         f"Then the largest distance within a class of the {rarest}, by the largest norm and by the distance of means."
     )
     return Group(table, Text(note, "dim"))
+
+
+def masked_losses(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Table 1 of the PLM paper: what was measured, and in brackets what the paper reports."""
+    from longtail.lab.reproduce.plm import LOSSES, mean
+
+    shown = {"recall": "recall", "recall_rarest_3": "recall, 3 rarest", "f1": "F1", "f1_rarest_3": "F1, 3 rarest"}
+    table = _table("method", *shown.values())
+    reported = {outcome.row: outcome.reported for outcome in outcomes}
+    for row in LOSSES:
+        cells = (f"{100 * mean(outcomes, row, name):.1f} ({100 * reported[row][name]:.1f})" for name in shown)
+        table.add_row(row, *cells)
+    note = f"Recipe {outcomes[0].run.recipe['name']}; in brackets: the paper's, of MultiMNIST over 90 epochs."
+    return Group(table, Text(note, "dim"))
+
+
+def masking_settings(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Tables 5 and 6 of the PLM paper."""
+    from longtail.lab.reproduce.plm import mean
+
+    table = _table("method", "error", "in the paper")
+    rows = {outcome.row: outcome for outcome in outcomes if outcome.table != 1}
+    for row, outcome in rows.items():
+        table.add_row(row, f"{100 * mean(outcomes, row, 'error'):.2f}", f"{100 * outcome.reported['error']:.2f}")
+    recipe = next(iter(rows.values())).run.recipe["name"]
+    note = f"Error in percent, recipe {recipe}; the paper's: CIFAR-10-LT, ratio 100. Initial ratios are at rate 1."
+    return Group(Text(), table, Text(note, "dim"))
 
 
 def explanation(found: Explanation) -> RenderableType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,10 +18,12 @@ from longtail.lab.data import (
     image_files,
     mnist,
     profiles,
+    sparse_files,
     text,
 )
 from longtail.lab.data._files import data_root
-from longtail.lab.data.dataset import Dataset
+from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
+from longtail.lab.data.sparse import SparseRows
 from longtail.lab.optimizing import OPTIMIZERS, SCHEDULES
 from longtail.lab.recipe import DataRecipe, Recipe
 from longtail.methods import get_method
@@ -36,6 +39,28 @@ def clinc150(root: str | None = None, max_words: int = 2) -> Dataset:
 def reuters90(root: str | None = None, max_words: int = 1, max_features: int | None = None) -> Dataset:
     """Reuters-90 news, one or more topics each, as TF-IDF of words and runs of words."""
     return text.tfidf_ngrams(text.read_reuters90(root), max_features=max_features, max_words=max_words)
+
+
+def delicious(root: str | None = None) -> Dataset:
+    """Delicious, bookmarks with some of 983 tags each, as sparse features."""
+    train, test = sparse_files.read_delicious(root)
+    return _sparse_data("Delicious", train, test)
+
+
+def sparse_table(train: str, test: str) -> Dataset:
+    """Two files of the extreme-classification repository's text format: sparse features, several labels a sample."""
+    name = Path(train).name.partition(".")[0]
+    return _sparse_data(name, sparse_files.read_sparse_file(train), sparse_files.read_sparse_file(test))
+
+
+def _sparse_data(name: str, train: sparse_files.SparseSamples, test: sparse_files.SparseSamples) -> Dataset:
+    if train.labels.shape[1] != test.labels.shape[1]:
+        raise ValueError(
+            f"{name}: training and test files must have the same labels. "
+            f"Got {train.labels.shape[1]} and {test.labels.shape[1]}."
+        )
+    splits = [Split(SparseRows.from_scipy(part.features), sparse_indicator(part.labels)) for part in (train, test)]
+    return Dataset(name, splits[0], splits[1], tuple(str(label) for label in range(train.labels.shape[1])))
 
 
 def text_table(
@@ -76,6 +101,8 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "annotated_images": image_annotations.load_annotated_images,
         "clinc150": clinc150,
         "reuters90": reuters90,
+        "delicious": delicious,
+        "sparse_table": sparse_table,
         "text_table": text_table,
     }
 )

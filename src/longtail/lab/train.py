@@ -42,7 +42,8 @@ from longtail.lab.runs import (
 )
 from longtail.lab.sources import check_recipe, load_data
 from longtail.meta import MetaSampler, recording, sgd_step_size
-from longtail.methods import Method, get_method
+from longtail.methods import METHODS, Method, get_method
+from longtail.multilabel import MaskedLoss
 from longtail.prior import ClassPrior
 from longtail.samplers import EpochSampler
 from longtail.schedules import Phase
@@ -88,6 +89,7 @@ def train(
         return load_run(folder)
     data = load_data(recipe.data)
     _check_embeddings(recipe, data)
+    _check_labels(recipe, data)
     if fabric.is_global_zero:
         _claim_folder(recipe, folder, restart)
     fabric.barrier()
@@ -133,6 +135,8 @@ class State:
     optimizer: Any
     average: AveragedModel | None
     """Moving average of the weights, if the recipe wants one."""
+    loss: nn.Module
+    """The loss of the last epoch; one that adapts has a state."""
     learner: MetaSampler | None = None
     """The sampler that learns in this stage, if the method has one."""
     regularizer: nn.Module | None = None
@@ -223,12 +227,12 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
     if not checkpoint.is_file():
         if fabric.is_global_zero:
             drop_metrics_from(folder / "metrics.jsonl", 0)
-        return _set_up(fabric, recipe, model)
+        return _set_up(fabric, recipe, model, plan[0].phase.loss)
     saved = read_checkpoint(checkpoint)
     for planned in plan[: saved["epoch"]]:
         if planned.epoch_in_stage == 0:
             _replace_head(model, planned.phase, recipe.train.seed, planned.stage)
-    state = _set_up(fabric, recipe, model)
+    state = _set_up(fabric, recipe, model, plan[saved["epoch"] - 1].phase.loss)
     try:
         state.model.load_state_dict(saved["model"])
         state.optimizer.load_state_dict(saved["optimizer"])
@@ -240,6 +244,7 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
         state.regularizer = plan[saved["epoch"] - 1].phase.regularizer
         if state.regularizer is not None:
             state.regularizer.load_state_dict(saved["regularizer"])
+        state.loss.load_state_dict(saved["loss"])
     except (KeyError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); use --restart.") from None
@@ -249,7 +254,7 @@ def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoc
     return state
 
 
-def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier) -> State:
+def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier, loss: nn.Module) -> State:
     if recipe.train.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(model.parameters(), recipe.train)
@@ -258,7 +263,7 @@ def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier) -> State:
     if recipe.train.ema_decay > 0:
         average_function = get_ema_multi_avg_fn(recipe.train.ema_decay)  # type: ignore[no-untyped-call]
         average = AveragedModel(model, multi_avg_fn=average_function, use_buffers=True)
-    return State(model, wrapped, wrapped_optimizer, average, saved_at=time.monotonic())
+    return State(model, wrapped, wrapped_optimizer, average, loss, saved_at=time.monotonic())
 
 
 def _begin_stage_if_new(
@@ -271,7 +276,7 @@ def _begin_stage_if_new(
     if state.average is not None:
         state.model.load_state_dict(state.best_model.state_dict())
     _replace_head(state.model, planned.phase, recipe.train.seed, planned.stage)
-    fresh = _set_up(fabric, recipe, state.model)
+    fresh = _set_up(fabric, recipe, state.model, planned.phase.loss)
     state.wrapped, state.optimizer, state.average = fresh.wrapped, fresh.optimizer, fresh.average
     state.learner = _new_learner(recipe, data, planned)
     state.stage = planned.stage
@@ -304,10 +309,12 @@ def _train_one_epoch(
     batch_size = max(1, settings.batch_size // fabric.world_size)
     indices, num_indices = _epoch_indices(planned, data, settings.seed, state.learner, batch_size)
     num_batches = -(-num_indices // batch_size)
-    generator = torch.Generator().manual_seed(_augmentation_seed(settings.seed, state.epoch, fabric.global_rank))
+    epoch_seed = _epoch_seed(settings.seed, state.epoch, fabric.global_rank)
+    generator = torch.Generator().manual_seed(epoch_seed)
+    torch.manual_seed(epoch_seed)  # for dropout, and for losses that draw
     batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
-    state.regularizer = planned.phase.regularizer
-    for module in (planned.phase.loss, state.regularizer):
+    state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
+    for module in (state.loss, state.regularizer):
         fabric.to_device(module)
     state.wrapped.train()
     if planned.phase.new_head is not None:
@@ -336,6 +343,9 @@ def _train_one_epoch(
         "seconds": round(seconds, 3),
         "samples_per_second": round(num_indices * fabric.world_size / seconds, 1),
     }
+    if isinstance(state.loss, MaskedLoss):
+        state.loss.end_epoch()
+        row["positive_ratios"] = [round(r, 6) if r == r else None for r in state.loss.masking.ratio.tolist()]
     if state.learner is not None:
         row["sample_rates"] = [round(value, 4) for value in state.learner.rates.tolist()]
         row["sample_rate_variance"] = float(state.learner.rates.var(correction=0))
@@ -447,6 +457,22 @@ def _check_embeddings(recipe: Recipe, data: Dataset) -> None:
         raise ValueError("train.save_embeddings is for data with one label a sample; set it to 0.")
 
 
+def _check_labels(recipe: Recipe, data: Dataset) -> None:
+    """Raise for what has no meaning where a sample may have several labels."""
+    if not data.has_several_labels:
+        return
+    if not get_method(recipe.method.name).takes_indicators:
+        known = ", ".join(method.name for method in METHODS.values() if method.takes_indicators)
+        raise ValueError(
+            f"{data.name} has several labels a sample, and {recipe.method.name} needs one; "
+            f"set method.name to one of: {known}."
+        )
+    if recipe.train.mixup > 0:
+        raise ValueError(
+            f"{data.name} has several labels a sample: train.mixup must be 0.0. Got {recipe.train.mixup!r}."
+        )
+
+
 def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> None:
     recent = torch.stack(losses[-LOSS_CHECK_STEPS:]).float().cpu()
     bad = torch.nonzero(~torch.isfinite(recent))
@@ -459,7 +485,7 @@ def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> N
         )
 
 
-def _augmentation_seed(seed: int, epoch: int, rank: int) -> int:
+def _epoch_seed(seed: int, epoch: int, rank: int) -> int:
     return (seed * 1_000_003 + epoch) * 1_000_003 + rank
 
 
@@ -494,6 +520,7 @@ def _write_checkpoint(path: Path, state: State) -> None:
         "model": state.model.state_dict(),
         "optimizer": state.optimizer.state_dict(),
         "average": None if state.average is None else state.average.state_dict(),
+        "loss": state.loss.state_dict(),
         "learner": None if state.learner is None else state.learner.state_dict(),
         "regularizer": None if state.regularizer is None else state.regularizer.state_dict(),
     }

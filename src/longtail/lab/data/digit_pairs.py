@@ -37,7 +37,7 @@ def load_multimnist(root: PathLike | None = None, ratio: float = 100.0, seed: in
 
 
 def two_digits(
-    ratio: float = 20.0, pairs_per_image: int = 4, test_per_class: int = 50, max_shift: int = 2, seed: int = 0
+    ratio: float = 20.0, pairs_per_image: int = 4, test_per_class: int = 50, max_shift: int = 1, seed: int = 0
 ) -> Dataset:
     """Two of scikit-learn's digits over each other, uint8 [N, 1, 12, 12]: MultiMNIST in small, and always there.
 

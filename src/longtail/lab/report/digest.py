@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail._chunked import row_chunks
 from longtail.diagnostics import logit_margins
+from longtail.lab.label_metrics import multilabel_metrics
 from longtail.lab.report.embedded import EmbeddingDigest, digest_embeddings
 from longtail.lab.runs import Predictions, Run
 from longtail.methods import METHODS
@@ -28,11 +29,14 @@ from longtail.metrics import (
     group_accuracy,
     per_class_accuracy,
 )
+from longtail.multilabel import count_bins
+from longtail.multilabel_metrics import LabelCounts, LabelScores, count_labels, per_class_scores
 from longtail.posthoc import adjust_logits
 from longtail.prior import ClassPrior
 
 __all__ = [
     "BASELINE",
+    "PROBABILITY_BINS",
     "TAUS",
     "Comparison",
     "Confusion",
@@ -50,7 +54,10 @@ FloatArray = npt.NDArray[np.float64]
 Bins = tuple[Tensor, Tensor, Tensor]
 """Three [B]: samples, right ones and summed confidence in each bin of confidence."""
 
-BASELINE = "cross_entropy"
+BASELINES = ("cross_entropy", "binary_cross_entropy")
+"""The plain losses, for one label a sample and for several."""
+BASELINE = BASELINES[0]
+PROBABILITY_BINS = 10
 TAUS: FloatArray = np.linspace(0, 3, 25)
 CALIBRATION_BINS = 15
 CHUNK_ELEMENTS = 2**20
@@ -73,16 +80,22 @@ class Labels:
     """[C] test samples."""
     groups: Mapping[str, IntArray]
     """Class indices of head, torso and tail; a group without classes is not among them."""
+    num_train: int
+    """Training samples: the sum of the counts, unless a sample may have several labels."""
+    num_test: int
 
     @staticmethod
     def of(predictions: Predictions) -> Labels:
         """The labels of a run's data."""
-        names = predictions.class_names
+        names, labels = predictions.class_names, predictions.labels
+        is_matrix = predictions.has_several_labels
         return Labels(
             names=names,
             counts=predictions.prior.counts.numpy(),
-            test_counts=np.bincount(predictions.labels, minlength=len(names)),
+            test_counts=labels.sum(axis=0) if is_matrix else np.bincount(labels, minlength=len(names)),
             groups={name: classes.numpy() for name, classes in predictions.prior.groups().items() if len(classes)},
+            num_train=predictions.prior.num_samples,
+            num_test=len(labels),
         )
 
     @property
@@ -146,12 +159,28 @@ class Digest:
     weight_norms: FloatArray | None
     embeddings: EmbeddingDigest | None
     """None where the run kept none."""
+    several: LabelTally | None = None
+    """What is known where a sample may have several labels. ``hits`` are then the positives that are predicted, and
+    what needs one label a sample is empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTally:
+    """Predictions of several labels a sample, at a probability of 0.5."""
+
+    num_samples: int
+    predicted: IntArray
+    """[C] samples for which each class is predicted."""
+    histogram: IntArray
+    """[2, C, PROBABILITY_BINS] probabilities of each class, of its negatives and its positives."""
 
 
 def digest(run: Run) -> Digest:
     """Reduce a run. Raises a ValueError of one line if its arrays do not fit together."""
     predictions = run.predictions
     _check(run.path, predictions)
+    if predictions.has_several_labels:
+        return _digest_of_several(run)
     labels = Labels.of(predictions)
     scores = torch.from_numpy(predictions.scores)
     target = torch.from_numpy(predictions.labels.astype(np.int64, copy=False))
@@ -180,11 +209,39 @@ def digest(run: Run) -> Digest:
         counts=counts.numpy(),
         bins=bins,
         wrong=_confusions(target, predicted),
-        margins=_samples_of(margins, predictions.labels, {name: labels.example(name) for name in labels.groups}),
-        group_margins=_samples_of(margins, predictions.labels, labels.groups),
+        margins=_samples_of(margins, target.numpy(), {name: labels.example(name) for name in labels.groups}),
+        group_margins=_samples_of(margins, target.numpy(), labels.groups),
         tau_metrics=_tau_metrics(predictions.logits, target, labels) if is_plain else None,
         weight_norms=None if norms is None else norms.astype(np.float64),
         embeddings=_embeddings(run),
+    )
+
+
+def _digest_of_several(run: Run) -> Digest:
+    predictions = run.predictions
+    scores, target = torch.from_numpy(predictions.scores), torch.from_numpy(predictions.labels)
+    counts = count_labels(scores >= 0, target)
+    parts = (count_bins(scores[rows].sigmoid(), target[rows], PROBABILITY_BINS) for rows in _chunks(scores))
+    nothing = np.zeros(0, dtype=np.int64)
+    norms = predictions.weight_norms
+    return Digest(
+        path=run.path,
+        method=run.method,
+        seed=run.seed,
+        settings={key: value for key, value in _flat(run.recipe) if key not in ("train.seed", "description")},
+        environment=_environment(run.path),
+        history=run.history,
+        metrics=multilabel_metrics(scores, target, predictions.prior) | {"seconds": float(run.summary["seconds"])},
+        hits=counts.hits.numpy(),
+        counts=counts.positives.numpy(),
+        bins=(torch.zeros(CALIBRATION_BINS),) * 3,
+        wrong=(nothing, nothing, nothing),
+        margins={},
+        group_margins={},
+        tau_metrics=None,
+        weight_norms=None if norms is None else norms.astype(np.float64),
+        embeddings=None,
+        several=LabelTally(len(target), counts.predicted.numpy(), sum(parts, torch.tensor(0)).numpy()),
     )
 
 
@@ -266,12 +323,32 @@ class MethodResults:
 
     def metric(self, name: str) -> Estimate:
         """The mean of a final metric over seeds."""
-        return estimate(run.metrics[name] for run in self.runs)
+        return estimate(run.metrics.get(name, math.nan) for run in self.runs)
 
     def class_accuracy(self) -> FloatArray:
         """[C] over the samples of all seeds; NaN for a class without test samples."""
         hits, counts = (sum(getattr(run, name) for run in self.runs) for name in ("hits", "counts"))
         return per_class_accuracy(torch.from_numpy(hits), torch.from_numpy(counts)).numpy()
+
+    def label_scores(self) -> LabelScores:
+        """Precision, recall and F1 [C] where a sample may have several labels, over the samples of all seeds."""
+        predicted = sum(run.several.predicted for run in self.runs if run.several is not None)
+        hits, counts = (sum(getattr(run, name) for run in self.runs) for name in ("hits", "counts"))
+        return per_class_scores(LabelCounts(*(torch.from_numpy(part) for part in (hits, predicted, counts))))
+
+    def probabilities(self) -> IntArray:
+        """[2, C, bins] histograms of probabilities, of negatives and positives, over the samples of all seeds."""
+        histograms = [run.several.histogram for run in self.runs if run.several is not None]
+        total: IntArray = np.sum(histograms, axis=0)
+        return total
+
+    def positive_ratios(self) -> tuple[list[int], FloatArray] | None:
+        """Epochs, and [T, C] the ratios of positives to negatives that labels were masked to; None if none was."""
+        rows = [row for row in self.runs[0].history if isinstance(row.get("positive_ratios"), list)]
+        if not rows or any(len(row["positive_ratios"]) != len(self.test_counts()) for row in rows):
+            return None
+        ratios = np.array([[math.nan if r is None else float(r) for r in row["positive_ratios"]] for row in rows])
+        return [int(row["epoch"]) for row in rows], ratios
 
     def test_counts(self) -> IntArray:
         """[C] test samples of each class, over all seeds."""
@@ -343,16 +420,26 @@ class Comparison:
     """In the order of METHODS, so that plain cross-entropy is first."""
 
     @property
+    def has_several_labels(self) -> bool:
+        """Whether a sample may have several labels."""
+        return self.methods[0].runs[0].several is not None
+
+    @property
+    def main_metric(self) -> str:
+        """What methods are ranked by: balanced accuracy, or the mean F1 where a sample may have several labels."""
+        return "f1" if self.has_several_labels else "balanced_accuracy"
+
+    @property
     def best(self) -> MethodResults:
-        """The method with the highest balanced accuracy."""
-        return max(self.methods, key=lambda method: method.metric("balanced_accuracy").mean)
+        """The method with the highest main metric."""
+        return max(self.methods, key=lambda method: method.metric(self.main_metric).mean)
 
     @property
     def reference(self) -> MethodResults | None:
-        """What to hold the best method against: plain cross-entropy, or the next best; None if there is but one."""
+        """What to hold the best method against: the plain loss, or the next best; None if there is but one."""
         others = [method for method in self.methods if method is not self.best]
-        plain = [method for method in others if method.method == BASELINE]
-        ranked = plain or sorted(others, key=lambda method: -method.metric("balanced_accuracy").mean)
+        plain = [method for method in others if method.method in BASELINES]
+        ranked = plain or sorted(others, key=lambda method: -method.metric(self.main_metric).mean)
         return ranked[0] if ranked else None
 
     @property
@@ -364,8 +451,8 @@ class Comparison:
         """How much the best method exceeds the reference in a metric; seed by seed where both have the same seeds."""
         if self.reference is None:
             return Estimate(math.nan, math.nan, 0)
-        best = {run.seed: run.metrics[name] for run in self.best.runs}
-        reference = {run.seed: run.metrics[name] for run in self.reference.runs}
+        best = {run.seed: run.metrics.get(name, math.nan) for run in self.best.runs}
+        reference = {run.seed: run.metrics.get(name, math.nan) for run in self.reference.runs}
         if best.keys() == reference.keys():
             return estimate(best[seed] - reference[seed] for seed in best)
         return Estimate(self.best.metric(name).mean - self.reference.metric(name).mean, math.nan, 1)
@@ -458,6 +545,8 @@ def _check(path: Path, predictions: Predictions) -> None:
     for name, vector in vectors.items():
         if vector is not None and vector.shape != (num_classes,):
             raise ValueError(f"{path}: {name} must have one number a class, {num_classes}. Got shape {vector.shape}.")
+    if labels.shape == shape and labels.dtype == np.bool_ and len(labels):
+        return
     if num_classes < 2 or labels.ndim != 1 or not len(labels):
         raise ValueError(f"{path}: a test set must have samples, and at least 2 classes. Got logits {logits.shape}.")
     if labels.dtype.kind not in "iu":

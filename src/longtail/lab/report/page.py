@@ -21,7 +21,8 @@ from plotly.offline import get_plotlyjs
 
 import longtail
 from longtail.lab._files import replacing
-from longtail.lab.report import figures
+from longtail.lab.label_metrics import rarest_sizes
+from longtail.lab.report import figures, label_figures
 from longtail.lab.report.digest import TAUS, Comparison, MethodResults, compare
 from longtail.lab.report.embedded import SCALES
 from longtail.lab.report.figures import Figure, Series, Table
@@ -122,6 +123,8 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
         legend = max((figure.legend for figure in found), key=len)
         return f'{_legend(legend)}<div class="panels">{"".join(map(_figure, found))}</div>'
 
+    if comparison.has_several_labels:
+        return [section for section in _label_sections(comparison, draw) if section.body]
     tau = draw(figures.tau_curve(comparison))
     norms = draw(figures.weight_norms(comparison))
     rates = draw(figures.sample_rates(comparison), figures.sample_rate_variance(comparison))
@@ -177,6 +180,39 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
     return [section for section in candidates if section.body]
 
 
+def _label_sections(comparison: Comparison, draw: Callable[..., str]) -> list[Section]:
+    """The sections of a page about samples with several labels."""
+    by_frequency = draw(
+        label_figures.recall_by_frequency(comparison), label_figures.precision_by_frequency(comparison)
+    )
+    histograms = draw(label_figures.probabilities(comparison, True), label_figures.probabilities(comparison, False))
+    training = draw(
+        figures.training_loss(comparison), label_figures.f1_by_epoch(comparison), figures.learning_rate(comparison)
+    )
+    return [
+        Section("methods", "Methods", "Methods", _method_table(comparison)),
+        Section("classes", "Recall and precision against frequency", "Classes", by_frequency),
+        Section("f1", "F1 of each class", "F1", draw(label_figures.f1_by_class(comparison))),
+        Section("probabilities", "Predicted probabilities in head and tail", "Probabilities", histograms),
+        Section(
+            "ratios",
+            "Ratios that labels are masked to",
+            "Ratios",
+            draw(label_figures.positive_ratios(comparison)),
+            is_wide=False,
+        ),
+        Section(
+            "labels",
+            "How the labels are distributed",
+            "Labels",
+            draw(figures.label_distribution(comparison)),
+            is_wide=False,
+        ),
+        Section("training", "Training", "Training", training),
+        Section("settings", "Recipe and environment", "Settings", _settings(comparison)),
+    ]
+
+
 _TAU_WARNING = (
     "<p>What <code>adjust_logits</code> makes of the stored logits of plain cross-entropy. <strong>Measured on the "
     "test set, for analysis only</strong>: choose tau on held-out data, or take tau = 1.</p>"
@@ -202,17 +238,19 @@ def _section(section: Section) -> str:
 def _lead(comparison: Comparison) -> str:
     """The main finding in words."""
     best, reference = comparison.best, comparison.reference
-    accuracy = best.metric("balanced_accuracy")
-    sentences = [f"<strong>{_label(best)}</strong>: balanced accuracy <strong>{percent(accuracy.mean)}</strong>"]
+    value = best.metric(comparison.main_metric)
+    name = "mean F1" if comparison.has_several_labels else "balanced accuracy"
+    sentences = [f"<strong>{_label(best)}</strong>: {name} <strong>{percent(value.mean)}</strong>"]
     if reference is None:
-        sentences[0] += f"{_spread(best)}."
-        sentences.append(_group_levels(comparison, best))
-        sentences.append(_adjustment_hint(comparison))
+        sentences[0] += f"{_spread(comparison, best)}."
+        if not comparison.has_several_labels:
+            sentences.append(_group_levels(comparison, best))
+            sentences.append(_adjustment_hint(comparison))
     else:
         sentences[0] += (
-            f", {_gain(comparison, 'balanced_accuracy')} over {_label(reference)}{_certainty(comparison)}."
+            f", {_gain(comparison, comparison.main_metric)} over {_label(reference)}{_certainty(comparison)}."
         )
-        sentences.append(_group_gains(comparison))
+        sentences.append(_rare_gains(comparison) if comparison.has_several_labels else _group_gains(comparison))
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -221,12 +259,23 @@ def _gain(comparison: Comparison, name: str) -> str:
 
 
 def _certainty(comparison: Comparison) -> str:
-    difference = comparison.difference("balanced_accuracy")
+    difference = comparison.difference(comparison.main_metric)
     if not difference.has_interval:
         return ""
     span = f"95% interval {points(difference.low)} to {points(difference.high)}, {difference.count} seeds"
     doubt = ": within the noise of seeds" if difference.low <= 0 <= difference.high else ""
     return f" ({span}{doubt})"
+
+
+def _rare_gains(comparison: Comparison) -> str:
+    """Where a sample may have several labels: recall and F1 of the rarest classes."""
+    sizes = rarest_sizes(comparison.labels.num_classes)[:1]
+    told = [
+        f"On the {size} rarest classes: recall {points(comparison.difference(f'recall_rarest_{size}').mean)} and "
+        f"F1 {points(comparison.difference(f'f1_rarest_{size}').mean)} points."
+        for size in sizes
+    ]
+    return "".join(told)
 
 
 def _group_gains(comparison: Comparison) -> str:
@@ -250,8 +299,8 @@ def _adjustment_hint(comparison: Comparison) -> str:
     return f"Adjusting the logits after training, with tau = 1, gives {percent(at_one)} ({gain} points)."
 
 
-def _spread(method: MethodResults) -> str:
-    value = method.metric("balanced_accuracy")
+def _spread(comparison: Comparison, method: MethodResults) -> str:
+    value = method.metric(comparison.main_metric)
     return f" (± {100 * value.half_width:.1f}, {value.count} seeds)" if value.has_interval else ""
 
 
@@ -262,9 +311,9 @@ def _facts(comparison: Comparison) -> str:
     seeds = {run.seed for method in comparison.methods for run in method.runs}
     facts = {
         "classes": count(labels.num_classes),
-        "training samples": count(counts.sum()),
+        "training samples": count(labels.num_train),
         "largest to smallest class": imbalance,
-        "test samples": count(labels.test_counts.sum()),
+        "test samples": count(labels.num_test),
         "method" if len(comparison.methods) == 1 else "methods": count(len(comparison.methods)),
         "seed" if len(seeds) == 1 else "seeds": count(len(seeds)),
     }
@@ -284,14 +333,7 @@ class Column:
 
 
 def _method_table(comparison: Comparison) -> str:
-    groups = [Column(name, name, name, max) for name in comparison.labels.groups]
-    columns = [
-        Column("balanced_accuracy", "balanced accuracy", "balanced", max),
-        *groups,
-        Column("accuracy", "accuracy", "accuracy", max),
-        Column("calibration_error", "calibration error", "calibration", min),
-        Column("seconds", "time", "time"),
-    ]
+    columns = _label_columns(comparison) if comparison.has_several_labels else _accuracy_columns(comparison)
     best = {column.key: _best_value(comparison, column) for column in columns}
     head = "".join(
         f'<th scope="col" role="columnheader">{title}</th>'
@@ -299,7 +341,7 @@ def _method_table(comparison: Comparison) -> str:
     )
     ranked = sorted(
         zip(comparison.methods, _method_series(comparison), strict=True),
-        key=lambda pair: -pair[0].metric("balanced_accuracy").mean,
+        key=lambda pair: -pair[0].metric(comparison.main_metric).mean,
     )
     rows = "".join(
         f'<tr role="row"><th scope="row" role="rowheader">{_swatch(series)} {_label(method)}</th>'
@@ -309,13 +351,48 @@ def _method_table(comparison: Comparison) -> str:
     )
     has_intervals = any(len(method.runs) > 1 for method in comparison.methods)
     means = ": the mean over seeds ± a 95% interval (Student's t)" if has_intervals else ""
+    meaning = _LABEL_MEANING if comparison.has_several_labels else _ACCURACY_MEANING
     bold = " The best of a column is bold." if len(comparison.methods) > 1 else ""
     return (
-        f"<p>On the test set, in percent{means}.{bold} Balanced accuracy is the mean over classes; head, torso and "
-        "tail are its parts.</p>"
+        f"<p>On the test set, in percent{means}.{bold} {meaning}</p>"
         f'<table class="methods" role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'
         f'<tbody role="rowgroup">{rows}</tbody></table>'
     )
+
+
+_ACCURACY_MEANING = "Balanced accuracy is the mean over classes; head, torso and tail are its parts."
+_LABEL_MEANING = (
+    "A label is predicted at a probability of at least 0.5. Precision, recall and F1 are means over classes with "
+    "test samples; exact match: all labels of a sample are right; mAP: the mean average precision, without threshold."
+)
+
+
+def _accuracy_columns(comparison: Comparison) -> list[Column]:
+    groups = [Column(name, name, name, max) for name in comparison.labels.groups]
+    return [
+        Column("balanced_accuracy", "balanced accuracy", "balanced", max),
+        *groups,
+        Column("accuracy", "accuracy", "accuracy", max),
+        Column("calibration_error", "calibration error", "calibration", min),
+        Column("seconds", "time", "time"),
+    ]
+
+
+def _label_columns(comparison: Comparison) -> list[Column]:
+    rare = [
+        Column(f"{key}_rarest_{size}", f"{name}, {size} rarest", f"{name}, {size} rarest", max)
+        for key, name in (("recall", "recall"), ("f1", "F1"))
+        for size in rarest_sizes(comparison.labels.num_classes)[:1]
+    ]
+    return [
+        Column("f1", "F1", "F1", max),
+        Column("precision", "precision", "precision", max),
+        Column("recall", "recall", "recall", max),
+        *rare,
+        Column("exact_match", "exact match", "exact match", max),
+        Column("mean_average_precision", "mAP", "mAP", max),
+        Column("seconds", "time", "time"),
+    ]
 
 
 def _best_value(comparison: Comparison, column: Column) -> float:
