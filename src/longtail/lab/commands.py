@@ -524,6 +524,58 @@ def reproduce_sampling_bias(
     typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
 
 
+@reproduce.command("delicious")
+def reproduce_delicious(
+    data: Annotated[
+        str, typer.Option(help="delicious or tiny_imagenet_lt_features, in LONGTAIL_DATA.")
+    ] = "delicious",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each, with seeds 0, 1, ...")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples.")] = 15,
+    num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 64,
+    output: Annotated[Path, typer.Option(help="Folder for the results and pictures.")] = Path("runs/delicious"),
+) -> None:
+    """Negatives on real data, by slice: Figures 2, 8, 9 and 10 of "Disentangling sampling and labeling bias"."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.reproduce import delicious
+
+    if data not in delicious.PROBLEMS:
+        raise ValueError(f"--data must be one of {', '.join(delicious.PROBLEMS)}. Got {data}.")
+    runs = delicious.run_all(delicious.PROBLEMS[data](None), range(seeds), num_negatives, {"epochs": epochs})
+    total = 9 * seeds
+    done = list(track(runs, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    settings = {"data": data, "seeds": seeds, "epochs": epochs, "negatives": num_negatives}
+    written = delicious.write_results(done, output, settings)
+    _console().print(screens.retrieval(done))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
+@reproduce.command("gowalla")
+def reproduce_gowalla(
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the pairs.")] = 10,
+    num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 256,
+    output: Annotated[Path, typer.Option(help="Folder for the results and picture.")] = Path("runs/gowalla"),
+    seed: Annotated[int, typer.Option(min=0, help="Chooses start, order and negatives.")] = 0,
+) -> None:
+    """Recommendation on Gowalla: R@20 of all items and of rare ones, for ways to sample negatives."""
+    from rich.progress import track
+
+    from longtail.lab import screens
+    from longtail.lab.data.interactions import read_gowalla
+    from longtail.lab.reproduce import gowalla
+    from longtail.lab.reproduce._schemes import SCHEMES
+
+    settings = gowalla.Settings(epochs=epochs, num_negatives=num_negatives)
+    schemes = [*SCHEMES, *gowalla.between()]
+    runs = gowalla.run_all(*read_gowalla(), schemes, settings, seed)
+    shown = track(runs, description="Runs", total=len(schemes), console=Console(stderr=True), transient=True)
+    done = list(shown)
+    written = gowalla.write_results(done, output, settings)
+    _console().print(screens.recommendation(done))
+    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+
+
 def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, workers: int) -> None:
     """Make the runs, print their table, write their page."""
     from longtail.lab import screens

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.adjusting import Measurement, TauChoice
     from longtail.lab.explaining import Explanation
     from longtail.lab.inspecting import Inspection
+    from longtail.lab.report.digest import Estimate
+    from longtail.lab.reproduce import delicious, gowalla
     from longtail.lab.reproduce.balms import Heads, RateRun
     from longtail.lab.reproduce.elm import Result
     from longtail.lab.reproduce.gaussians import Summary
@@ -45,6 +47,8 @@ __all__ = [
     "masking_settings",
     "method_card",
     "method_table",
+    "recommendation",
+    "retrieval",
     "sampling_bias",
 ]
 
@@ -331,6 +335,37 @@ def label_adjustment(
         table.add_row("micro-F1", *_percents(before.micro_f1, after.micro_f1))
         table.add_row(Text("macro-F1", "bold"), *_percents(before.macro_f1, after.macro_f1))
     return Group(*lines, table)
+
+
+def retrieval(outcomes: Sequence[delicious.Outcome]) -> RenderableType:
+    """Recall by slice, and precision, for each way to sample negatives."""
+    from longtail.lab.reproduce.delicious import summarize
+
+    names = ["full R@10", "head R@10", "torso R@10", "tail R@10", "P@1", "P@5", "PSP@1", "PSP@5"]
+    table = _table("method", *names)
+    for scheme, values in summarize(outcomes).items():
+        table.add_row(str(scheme), *(_with_interval(values[name]) for name in names))
+    return Group(
+        table, Text("Percent; head, torso and tail by training frequency. 95 % intervals over seeds.", "dim")
+    )
+
+
+def recommendation(outcomes: Sequence[gowalla.Outcome]) -> RenderableType:
+    """R@20 of all items and of rare ones, for each way to sample negatives."""
+    from longtail.lab.reproduce.gowalla import above_line
+
+    gaps = above_line(outcomes)
+    table = _table("method", "R@20", "rare R@20", "above the line", "seconds")
+    for outcome in outcomes:
+        gap = f"{gaps[outcome.scheme]:+.4f}" if outcome.scheme in gaps else "-"
+        values = f"{outcome.recall:.4f}", f"{outcome.rare_recall:.4f}", gap, f"{outcome.seconds:.0f}"
+        table.add_row(str(outcome.scheme), *values)
+    note = "Rare: the rarest third of the items. The line joins uniform and within-batch, both constant."
+    return Group(table, Text(note, "dim"))
+
+
+def _with_interval(value: Estimate) -> str:
+    return f"{value.mean:.1f} \u00b1 {value.half_width:.1f}" if value.has_interval else f"{value.mean:.1f}"
 
 
 def _before_and_after(prior: ClassPrior, before: Measurement, after: Measurement) -> Table:

@@ -1,0 +1,249 @@
+"""Recommendation on Gowalla: who gains by which negatives, on real pairs of users and items.
+
+Matrix factorization: every user and item has a vector, the logit of a pair is their cosine over a temperature, and an
+example is a user with one of the items. Uniform negatives and negatives from the batch, each with the four weightings
+of Rawat et al., "Disentangling sampling and labeling bias", and weightings in between, which target the margin
+tau log pi[y'] of a negative: at 0 this is cross-entropy, at 1 the margin of within-batch negatives that are weighted
+alike. R@20 is the mean over users of the share of their test items among their 20 best items that were not in
+training; on the rarest third of the items it is the same, over the users who have such items.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longtail.heads import SampledLinear
+from longtail.lab.data.sparse_files import one_per_positive
+from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, Scheme
+from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.margins import Margins
+from longtail.negatives import Distribution, Weighting, targeting
+from longtail.prior import ClassPrior
+from longtail.retrieval_metrics import recall_at_k
+from longtail.rowwise import RowwiseAdam
+
+__all__ = [
+    "Outcome",
+    "Settings",
+    "above_line",
+    "between",
+    "picture",
+    "recommend",
+    "run_all",
+    "train",
+    "write_results",
+]
+
+PLACES = 20
+TAUS = (0.25, 0.5, 0.75)
+"""Strengths of the margin between the extremes."""
+_BETWEEN = "tau = "
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train a factorization."""
+
+    dimension: int = 64
+    temperature: float = 0.1
+    num_negatives: int = 256
+    batch_size: int = 2048
+    epochs: int = 10
+    learning_rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """R@20 of one trained factorization."""
+
+    scheme: Scheme
+    recall: float
+    rare_recall: float
+    seconds: float
+
+
+class Factorization(nn.Module):
+    """A vector for every user and item."""
+
+    def __init__(self, num_users: int, items: SampledLinear) -> None:
+        super().__init__()
+        self.items = items
+        self.users = nn.Embedding(num_users, items.in_features, sparse=True)
+        nn.init.normal_(self.users.weight, std=items.in_features**-0.5)
+
+
+def run_all(
+    pairs: Any, truth: Any, schemes: Sequence[Scheme], settings: Settings, seed: int = 0
+) -> Iterator[Outcome]:
+    """Train and test one factorization for each scheme, one after the other.
+
+    Args:
+        pairs: [users, items] SciPy sparse, to train on.
+        truth: [users, items] SciPy sparse, to find.
+        schemes: of ``SCHEMES`` and ``between``.
+        settings: how to train.
+        seed: start, order and negatives.
+    """
+    prior = item_prior(pairs)
+    rare_truth = truth.multiply(rare_items(prior)[None, :]).tocsr()
+    for scheme in schemes:
+        started = time.perf_counter()
+        model = train(pairs, *_built(scheme, prior), settings, seed)
+        seconds = time.perf_counter() - started
+        best = recommend(model, pairs)
+        yield Outcome(scheme, mean_recall(best, truth), mean_recall(best, rare_truth), seconds)
+
+
+def between(taus: Sequence[float] = TAUS) -> tuple[Scheme, ...]:
+    """Uniform negatives with weights that target the margin tau log pi[y']."""
+    return tuple(Scheme("uniform", f"{_BETWEEN}{tau:g}") for tau in taus)
+
+
+def _built(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
+    if not scheme.weighting.startswith(_BETWEEN):
+        return scheme.build(prior)
+    tau = float(scheme.weighting.removeprefix(_BETWEEN))
+    margins = Margins(torch.zeros_like(prior.log_probs), tau * prior.log_probs)
+    return DISTRIBUTIONS[scheme.sampling](prior), targeting(margins)
+
+
+def item_prior(pairs: Any) -> ClassPrior:
+    """How often each item occurs, smoothed, since some may not."""
+    return ClassPrior.from_counts(np.bincount(pairs.indices, minlength=pairs.shape[1])).smoothed(1)
+
+
+def rare_items(prior: ClassPrior) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """[items] whether an item is of the rarest third."""
+    is_rare = np.zeros(prior.num_classes, dtype=np.bool_)
+    is_rare[prior.rarest(prior.num_classes // 3).numpy()] = True
+    return is_rare
+
+
+def train(
+    pairs: Any, distribution: Distribution, weighting: Weighting, settings: Settings, seed: int
+) -> Factorization:
+    """Train one factorization; the learning rate falls to 0 in a straight line."""
+    generator = torch.Generator().manual_seed(seed)
+    scale, num_items = 1 / settings.temperature, pairs.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        items = SampledLinear(
+            settings.dimension, num_items, distribution, weighting, settings.num_negatives, scale=scale
+        )
+        model = Factorization(pairs.shape[0], items)
+    # Constant weights have gradients that fall a hundredfold in the first epoch. A row that is drawn some ten times
+    # an epoch would remember the first ones for long with the usual decay rates, and stand still.
+    optimizer = RowwiseAdam(model.parameters(), lr=settings.learning_rate, betas=(0.0, 0.95))
+    of_users, of_items = one_per_positive(pairs)
+    num_steps = settings.epochs * math.ceil(len(of_users) / settings.batch_size)
+    batches = (
+        batch
+        for _ in range(settings.epochs)
+        for batch in torch.split(torch.randperm(len(of_users), generator=generator), settings.batch_size)
+    )
+    for step, batch in enumerate(batches):
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - step / num_steps)
+        optimizer.zero_grad()
+        model.items(model.users(of_users[batch]), of_items[batch], generator).backward()
+        optimizer.step()
+    return model
+
+
+@torch.no_grad()
+def recommend(model: Factorization, known: Any, users_at_once: int = 1024) -> Tensor:
+    """[users, 20] the best items of each user that are not known already."""
+    best = []
+    for part in torch.split(torch.arange(known.shape[0]), users_at_once):
+        scores = model.items.logits(model.users(part))
+        scores[one_per_positive(known[part.numpy()])] = -math.inf
+        best.append(scores.topk(PLACES, dim=1).indices)
+    return torch.cat(best)
+
+
+def mean_recall(best: Tensor, truth: Any) -> float:
+    """R@20 over the users who have anything to find."""
+    users = np.flatnonzero(np.diff(truth.indptr))
+    return float(recall_at_k(best[users], truth[users], PLACES)[-1])
+
+
+def above_line(outcomes: Sequence[Outcome]) -> dict[Scheme, float]:
+    """How far R@20 lies above the straight line between the two samplings with constant weights, at equal rare R@20.
+
+    Of the outcomes between these two.
+    """
+    uniform, within = (
+        next(outcome for outcome in outcomes if outcome.scheme == (sampling, "constant"))
+        for sampling in DISTRIBUTIONS
+    )
+    low, high = sorted((uniform, within), key=lambda end: end.rare_recall)
+    found = {}
+    for outcome in outcomes:
+        if low.rare_recall < outcome.rare_recall < high.rare_recall:
+            share = (outcome.rare_recall - low.rare_recall) / (high.rare_recall - low.rare_recall)
+            found[outcome.scheme] = outcome.recall - (low.recall + share * (high.recall - low.recall))
+    return found
+
+
+def write_results(outcomes: Sequence[Outcome], folder: Path, settings: Settings) -> list[Path]:
+    """Write ``runs.csv``, ``results.json`` and ``picture.html``, and return their paths."""
+    columns = ["sampling", "weighting", "recall", "rare_recall", "seconds"]
+    rows = [[*outcome.scheme, outcome.recall, outcome.rare_recall, outcome.seconds] for outcome in outcomes]
+    above = {str(scheme): gap for scheme, gap in above_line(outcomes).items()}
+    contents = {
+        "runs.csv": csv_text(columns, rows),
+        "results.json": json_text({"settings": asdict(settings), "above_line": above}),
+        "picture.html": picture(outcomes, asdict(settings)),
+    }
+    return write_files(folder, contents)
+
+
+def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
+    """R@20 of all items against that of rare ones, as one HTML page that needs no network."""
+    from plotly import graph_objects
+
+    figure = graph_objects.Figure()
+    ends = [outcome for outcome in outcomes if outcome.scheme.weighting == "constant"]
+    figure.add_trace(
+        graph_objects.Scatter(
+            x=[end.rare_recall for end in ends],
+            y=[end.recall for end in ends],
+            mode="lines",
+            line={"color": "#bbbbbb", "dash": "dot"},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    symbols = {"uniform": "circle", "within-batch": "square"}
+    for outcome in outcomes:
+        sampling, weighting = outcome.scheme
+        figure.add_trace(
+            graph_objects.Scatter(
+                x=[outcome.rare_recall],
+                y=[outcome.recall],
+                mode="markers+text",
+                name=str(outcome.scheme),
+                text=[f" {outcome.scheme}"],
+                textposition="middle right",
+                marker={"color": COLORS.get(weighting, "#009e73"), "symbol": symbols[sampling], "size": 12},
+                hovertemplate=f"{outcome.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
+                showlegend=False,
+                cliponaxis=False,
+            )
+        )
+    figure.update_xaxes(title="R@20 on the rarest third of the items", rangemode="tozero")
+    figure.update_yaxes(title="R@20")
+    figure.update_layout(template="plotly_white", height=700, font={"family": "system-ui, sans-serif", "size": 14})
+    said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
+    body = f"""<p>Matrix factorization of Gowalla. Setting: {said}. The dotted line joins uniform and within-batch
+negatives that are weighted alike. Green: uniform negatives that target the margin tau log pi[y'].</p>
+{plots([figure])[0]}"""
+    return page("Head and tail on Gowalla", body)
