@@ -640,6 +640,29 @@ def _quality_row(method: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [linked_name, error, *shown, f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}"]
 
 
+def compactness_tables(folder: Path) -> str:
+    """For every file of rows in ``folder`` that has them: how far apart the samples of a class are, in three ways."""
+    parts = []
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        if "train_tail_raw" in rows[0]:
+            methods = dict.fromkeys(row["method"] for row in rows)
+            members = [[row for row in rows if row["method"] == method] for method in methods]
+            header = ["method", "balanced error, %", "head, train", "tail, train", "head, test", "tail, test"]
+            parts += [f"### {path.stem}", table(header, [_compactness_row(group) for group in members])]
+    return "\n\n".join(parts)
+
+
+def _compactness_row(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Means over the runs of one method: as it is / by the largest norm / by the distance of class means."""
+    cells = []
+    for place in ("train_head", "train_tail", "test_head", "test_tail"):
+        found = (f"{place}_{measure}" for measure in ("raw", "by_norm", "by_class_means"))
+        cells.append(" / ".join(f"{estimate(float(row[name]) for row in rows).mean:.2f}" for name in found))
+    return [*_quality_row(rows[0]["method"], rows)[:2], *cells]
+
+
 def _compare_command(recipe: str, methods: Sequence[str] | Mapping[str, object], num_seeds: int) -> str:
     return fenced(
         f"longtail compare {recipe} --seeds {num_seeds} \\\n    --methods {','.join(methods)}\n"
@@ -735,6 +758,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     tables: dict[str, Callable[[], str]] = {
         "<!-- commands -->": commands,
         "<!-- deviations -->": deviations,
+        "<!-- compactness -->": lambda: compactness_tables(ROOT / "benchmarks" / "results" / "quality"),
         "<!-- embedding-margins -->": margins_table,
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
         "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),

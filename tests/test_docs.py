@@ -300,3 +300,17 @@ TABLE_1 = {
 def test_the_table_of_margins_is_the_paper_s_but_for_what_the_page_says(hooks, name):
     assert hooks.kinds_of_terms(METHODS[name]) == TABLE_1[name]
     assert f"| [`{name}`](methods/{name}.md) |" in hooks.margins_table()
+
+
+def test_rows_with_distances_become_a_table(hooks, tmp_path):
+    places = [f"{split}_{group}" for split in ("train", "test") for group in ("head", "tail")]
+    names = [f"{place}_{measure}" for place in places for measure in ("raw", "by_norm", "by_class_means")]
+    header = ["recipe", "method", "seed", "balanced_accuracy", "seconds", *names]
+    first = ["digits_elm", "elm", "0", "0.9", "1.0", *(["1.0"] * len(names))]
+    second = ["digits_elm", "elm", "1", "0.9", "1.0", *(["3.0"] * len(names))]
+    (tmp_path / "digits_elm.csv").write_text("\n".join(",".join(row) for row in (header, first, second)) + "\n")
+    (tmp_path / "other.csv").write_text("recipe,method\ndigits,elm\n")
+    shown = hooks.compactness_tables(tmp_path)
+    assert shown.count("###") == 1
+    assert shown.count("2.00 / 2.00 / 2.00") == len(places)
+    assert "10.00" in shown

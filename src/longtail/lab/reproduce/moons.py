@@ -50,8 +50,8 @@ VARIANTS: Mapping[str, MethodRecipe] = MappingProxyType(
         BASELINE: MethodRecipe("logit_adjusted"),
         "ELM": MethodRecipe("elm"),
         "ELM + memory": MethodRecipe("elm", {"memory": 64}),
-        "ELM, balanced, c = 5": MethodRecipe("elm", {"balanced": True, "scale": 5.0, "strength": 0.1}),
-        "ELM, balanced, c = 10": MethodRecipe("elm", {"balanced": True, "scale": 10.0, "strength": 0.1}),
+        "ELM, balanced": MethodRecipe("elm", {"balanced": True, "scale": 5.0, "strength": 0.03}),
+        "ELM, balanced, strong": MethodRecipe("elm", {"balanced": True, "scale": 10.0, "strength": 0.1}),
     }
 )
 """What is compared: logit adjustment, ELM as in the paper for CIFAR-10-LT, and what was tried for the tail."""
