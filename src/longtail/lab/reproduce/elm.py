@@ -3,7 +3,8 @@
 The methods of Table 2 that train one model, and weight normalization on top of plain cross-entropy, are trained on
 one recipe with the same seeds, and ELM once more for each of several strengths. The paper uses CIFAR and larger sets;
 any recipe with an encoder will do, and the default is the digits that ship with scikit-learn. ELM has the recipe's
-own options, or the paper's where the recipe is of one of its data sets, or those of CIFAR-10-LT.
+own options, or the paper's where the recipe's name has one of its data sets in it, so that Tiny-ImageNet-LT gets
+those of ImageNet-LT, or those of CIFAR-10-LT.
 
 The paper draws margins and distances of three labels. Which samples the margins are of it does not say; here they are
 test samples of one class of each group. Distances and maps are of training samples, as far as they were kept.
@@ -199,10 +200,10 @@ def picture(results: Sequence[Result], recipe: Recipe) -> str:
 
 
 def _elm_options(recipe: Recipe) -> Mapping[str, Any]:
-    """The recipe's own, or the paper's where the recipe is of one of its data sets."""
+    """The recipe's own, or the paper's where the recipe's name has one of its data sets in it."""
     if recipe.method.name == "elm":
         return recipe.method.options
-    return next((found for name, found in ELM_SETTINGS.items() if recipe.name.startswith(name)), {})
+    return next((found for name, found in ELM_SETTINGS.items() if name in recipe.name), {})
 
 
 def _elm_strength(options: Mapping[str, Any]) -> float:
