@@ -40,7 +40,7 @@ CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
     "binary_cross_entropy": ({},),
     "binary_focal": ({},),
     "asymmetric": ({"negative_gamma": 2.0}, {"negative_gamma": 4.0}),
-    "partial_label_masking": ({"rate": 0.01}, {"rate": 0.03}, {"rate": 0.1}, {"rate": 0.01, "initial": "mean"}),
+    "partial_label_masking": ({"rate": 0.01}, {"rate": 0.03}, {"rate": 0.1}),
     "balanced_sigmoid": ({"keep_constant": True}, {"keep_constant": False}),
 }
 """Methods and the settings that the holdout chooses from."""
