@@ -241,7 +241,12 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
         )
     figure.update_xaxes(title="R@20 on the rarest third of the items", rangemode="tozero")
     figure.update_yaxes(title="R@20")
-    figure.update_layout(template="plotly_white", height=700, font={"family": "system-ui, sans-serif", "size": 14})
+    figure.update_layout(
+        template="plotly_white",
+        height=700,
+        margin={"r": 200},  # room for the text right of the points
+        font={"family": "system-ui, sans-serif", "size": 14},
+    )
     said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
     body = f"""<p>Matrix factorization of Gowalla. Setting: {said}. The dotted line joins uniform and within-batch
 negatives that are weighted alike. Green: uniform negatives that target the margin tau log pi[y'].</p>
