@@ -63,6 +63,9 @@ def pecos_run(features: Any, truth: Any, test: Any, threads: int) -> tuple[Any, 
 
 def main() -> None:
     """Arguments: the folder with the matrices, the peer's name, and how many threads it may use."""
+    if len(sys.argv) != 4:
+        print(__doc__)
+        return
     folder, name, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     features, truth, test = (load_npz(folder / f"{part}.npz").tocsr() for part in ("X", "Y", "test"))
     if name.startswith("napkinXC"):
