@@ -1,7 +1,7 @@
 """Train one peer and rank labels with it; ``extreme.py`` calls this with the Python of the peers' environment.
 
-Settings are the peers' defaults. PECOS gets rows of length 1, without which its P@1 is 8 points lower; napkinXC makes
-them so itself.
+Settings are the peers' defaults. PECOS gets rows of length 1, without which its P@1 is 8 points lower; napkinXC gets
+them as they are.
 """
 
 from __future__ import annotations
