@@ -1,6 +1,6 @@
 """Many labels: what a training step costs, and Delicious end to end against PECOS and napkinXC.
 
-    python benchmarks/extreme.py steps              # about 3 minutes on 2 quiet cores, 5 GB; extreme_steps.csv
+    python benchmarks/extreme.py steps              # about 4 minutes on 2 quiet cores, 14 GB; extreme_steps.csv
     python benchmarks/extreme.py delicious --data FOLDER --peers-python /path/to/python
                                                     # about a minute; extreme_delicious.csv
     python benchmarks/extreme.py frontier --data FOLDER     # about 3 minutes; extreme_frontier.csv
@@ -56,8 +56,10 @@ from longtail.rowwise import RowwiseAdagrad, RowwiseAdam
 
 FEATURES, BATCH, NEGATIVES, ROUNDS = 512, 256, 256, 100
 LABELS = (1_000, 10_000, 100_000, 1_000_000)
-LARGEST = {"sampled, row-wise Adam": 100_000, "full softmax, Adam": 100_000}
-"""Labels beyond which a step is left out: it would need more memory than most machines have, or minutes."""
+LARGEST = {"full softmax, Adam": 100_000}
+"""Labels beyond which a step is left out: a round would take seconds."""
+NARROW, NARROW_LABELS = 128, (10_000, 10_000_000)
+"""At ten million labels 512 features take 20 GB; with this many it is 5."""
 
 MODELS = {
     "longtail, 512 hidden": {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3},
@@ -73,12 +75,14 @@ PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 # One training step
 
 
-def sampled_step(num_labels: int, optimizer_class: Callable[..., torch.optim.Optimizer]) -> Callable[[], None]:
+def sampled_step(
+    num_labels: int, features: int, optimizer_class: Callable[..., torch.optim.Optimizer]
+) -> Callable[[], None]:
     """A step of ``SampledLinear`` with uniform negatives and importance weights."""
     generator = torch.Generator().manual_seed(0)
-    head = SampledLinear(FEATURES, num_labels, negatives.uniform(num_labels), negatives.importance, NEGATIVES)
+    head = SampledLinear(features, num_labels, negatives.uniform(num_labels), negatives.importance, NEGATIVES)
     optimizer = optimizer_class(head.parameters(), lr=1e-3)
-    x = torch.randn(BATCH, FEATURES, generator=generator).requires_grad_()
+    x = torch.randn(BATCH, features, generator=generator).requires_grad_()
 
     def run() -> None:
         target = torch.randint(num_labels, (BATCH,), generator=generator)
@@ -89,12 +93,12 @@ def sampled_step(num_labels: int, optimizer_class: Callable[..., torch.optim.Opt
     return run
 
 
-def full_step(num_labels: int) -> Callable[[], None]:
+def full_step(num_labels: int, features: int) -> Callable[[], None]:
     """A step of a linear layer, cross-entropy over all labels, and Adam."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.empty(num_labels, FEATURES).normal_(0, FEATURES**-0.5).requires_grad_()
+    weight = torch.empty(num_labels, features).normal_(0, features**-0.5).requires_grad_()
     optimizer = torch.optim.AdamW([weight], fused=True)
-    x = torch.randn(BATCH, FEATURES, generator=generator).requires_grad_()
+    x = torch.randn(BATCH, features, generator=generator).requires_grad_()
 
     def run() -> None:
         target = torch.randint(num_labels, (BATCH,), generator=generator)
@@ -105,44 +109,52 @@ def full_step(num_labels: int) -> Callable[[], None]:
     return run
 
 
-STEPS: dict[str, Callable[[int], Callable[[], None]]] = {
-    "sampled, row-wise Adagrad": lambda num_labels: sampled_step(num_labels, RowwiseAdagrad),
-    "sampled, row-wise Adam": lambda num_labels: sampled_step(num_labels, RowwiseAdam),
+STEPS: dict[str, Callable[[int, int], Callable[[], None]]] = {
+    "sampled, row-wise Adagrad": partial(sampled_step, optimizer_class=RowwiseAdagrad),
+    "sampled, row-wise Adam": partial(sampled_step, optimizer_class=RowwiseAdam),
     "full softmax, Adam": full_step,
 }
+Case = tuple[str, int, int]
+"""Name of a step, labels, features."""
 
 
 def measure_steps(rounds: int) -> None:
-    """Time every step in turn, and the peak memory of each in a process of its own."""
+    """Time steps of each width in turn, and the peak memory of each in a process of its own."""
     keep_freed_memory()
-    cases = {
-        f"{name}|{num_labels}": make(num_labels)
-        for name, make in STEPS.items()
-        for num_labels in LABELS
-        if num_labels <= LARGEST.get(name, LABELS[-1])
-    }
-    sampled = {name: step for name, step in cases.items() if name.startswith("sampled")}
-    full = {name: step for name, step in cases.items() if name.startswith("full")}
-    times = interleaved_times(sampled, rounds) | interleaved_times(full, max(3, rounds // 20))
+    sizes = [(name, num_labels, FEATURES) for name in STEPS for num_labels in LABELS]
+    wide = [case for case in sizes if case[1] <= LARGEST.get(case[0], LABELS[-1])]
+    narrow = [("sampled, row-wise Adagrad", num_labels, NARROW) for num_labels in NARROW_LABELS]
+    sampled = [case for case in wide if case[0].startswith("sampled")]
+    full = [case for case in wide if case not in sampled]
     rows = []
-    for case, values in times.items():
-        name, num_labels = case.split("|")
-        row = {"step": name, "labels": int(num_labels), "features": FEATURES, "batch": BATCH, "negatives": NEGATIVES}
-        row |= quantiles(values) | {"peak_extra_mib": round(memory_of(name, int(num_labels)), 1)}
-        rows.append(row)
-        print(f"{name:28} {row['labels']:9,} labels {row['ms_p50']:9.2f} ms {row['peak_extra_mib']:8.1f} MiB")
+    for cases, repeats in ((sampled, rounds), (full, max(3, rounds // 20)), (narrow, rounds)):
+        rows += timed_steps(cases, repeats)
     print(write_rows("extreme_steps", [row | environment() for row in rows]))
 
 
-def memory_of(name: str, num_labels: int) -> float:
+def timed_steps(cases: list[Case], rounds: int) -> list[dict[str, Any]]:
+    """Rows of one interleaved run, whose models are gone when it ends."""
+    times = interleaved_times({str(case): STEPS[case[0]](*case[1:]) for case in cases}, rounds)
+    rows = []
+    for case in cases:
+        name, num_labels, features = case
+        row = {"step": name, "labels": num_labels, "features": features, "batch": BATCH, "negatives": NEGATIVES}
+        row |= quantiles(times[str(case)]) | {"peak_extra_mib": round(memory_of(case), 1)}
+        rows.append(row)
+        size = f"{num_labels:10,} labels x {features}"
+        print(f"{name:28} {size} {row['ms_p50']:9.2f} ms {row['peak_extra_mib']:8.1f} MiB", flush=True)
+    return rows
+
+
+def memory_of(case: Case) -> float:
     """Peak memory of a step beyond what the parameters and the optimizer's state take."""
-    command = [sys.executable, __file__, "memory", name, str(num_labels)]
+    command = [sys.executable, __file__, "memory", *map(str, case)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def print_memory(name: str, num_labels: int) -> None:
+def print_memory(case: Case) -> None:
     """What ``memory_of`` calls in a process of its own."""
-    step = STEPS[name](num_labels)
+    step = STEPS[case[0]](*case[1:])
     step()  # makes the optimizer's state
     print(peak_extra_mebibytes(step))
 
@@ -243,11 +255,12 @@ def main() -> None:
     memory = parts.add_parser("memory")
     memory.add_argument("name")
     memory.add_argument("num_labels", type=int)
+    memory.add_argument("features", type=int)
     arguments = parser.parse_args()
     if arguments.part in (None, "steps"):
         measure_steps(getattr(arguments, "rounds", ROUNDS))
     elif arguments.part == "memory":
-        print_memory(arguments.name, arguments.num_labels)
+        print_memory((arguments.name, arguments.num_labels, arguments.features))
     elif arguments.part == "frontier":
         measure_frontier(arguments.data, arguments.seeds)
     else:

@@ -221,6 +221,18 @@ class TestMasks:
         assert ((kept[1] / kept[0] / wanted - 1).abs() < error).all()
         assert (error < 0.15).all()
 
+    @pytest.mark.parametrize("keep", [0.0005, 0.003, 0.25, 0.5, 0.999])
+    def test_labels_stay_as_often_as_wanted_however_rarely_that_is(self, keep):
+        # Half of the labels are positive: the data's ratio is 1, and positives stay with the ratio itself.
+        targets = torch.arange(512)[:, None].expand(512, 200) % 2
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial=torch.full((200,), keep))
+        generator = torch.Generator().manual_seed(2)
+        stayed = sum(int(masking.mask(targets, generator)[1::2].sum()) for _ in range(40))
+        draws = 40 * 256 * 200
+        # Labels of one class share the rounding of their threshold in a step, which adds a little to the variance.
+        error = math.sqrt(draws * keep * (1 - keep) + 40 * 200 * 256**2 / (4 * 256**2))
+        assert abs(stayed - draws * keep) < 5 * error
+
     def test_only_one_kind_of_label_of_a_class_is_ever_masked(self):
         targets, _ = skewed()
         masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial="mean")
@@ -346,6 +358,8 @@ class TestBadInput:
             masking.adapt()
         with pytest.raises(ValueError, match=r"expected \[N, 2\]"):
             masking.observe(torch.rand(2, 3), torch.ones(2, 3))
+        with pytest.raises(TypeError, match="mask must be bool"):
+            binary_cross_entropy(torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.ones(2, 3))
         with pytest.raises(ValueError, match="mask must be"):
             binary_cross_entropy(torch.zeros(2, 2), torch.zeros(2, 2), mask=torch.ones(2, dtype=torch.bool))
         with pytest.raises(ValueError, match=r"weights must be \[2\]"):

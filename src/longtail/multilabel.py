@@ -327,9 +327,7 @@ class PartialLabelMasking(nn.Module):
         self._check_classes(is_positive)
         keep_positive, keep_negative = mask_probabilities(self.data_ratio, self.ratio)
         # Of each class only one kind of label is ever left out, so one comparison with [C] numbers does.
-        is_at_risk = is_positive == (keep_positive < 1)
-        stays = _random_int32(is_positive, generator) <= _int32_quantile(torch.minimum(keep_positive, keep_negative))
-        return stays | ~is_at_risk
+        return _draw_kept(is_positive, keep_positive < 1, torch.minimum(keep_positive, keep_negative), generator)
 
     def _clipped(self, ratio: Tensor) -> Tensor:
         return ratio if self.clip is None else ratio.clamp(*self.clip)
@@ -692,7 +690,8 @@ def _count_bins(probs: Tensor, is_positive: Tensor, bins: int) -> Tensor:
     num_classes = probs.shape[1]
     first = torch.arange(num_classes, dtype=torch.int32, device=probs.device) * bins
     # One number for each bin of each class of each label; int32 halves the traffic.
-    cell = (probs * bins).int().clamp_(0, bins - 1).add_(first).add_(is_positive, alpha=num_classes * bins)
+    cell = (probs * bins).int().clamp_(0, bins - 1).add_(first)
+    cell.add_(is_positive.view(torch.uint8).int(), alpha=num_classes * bins)
     flat, size = cell.flatten(), 2 * num_classes * bins
     if torch.compiler.is_compiling():  # a fixed shape, where bincount's depends on values
         counts = torch.zeros(size, dtype=torch.int64, device=probs.device)
@@ -702,16 +701,27 @@ def _count_bins(probs: Tensor, is_positive: Tensor, bins: int) -> Tensor:
     return counts.view(2, num_classes, bins)
 
 
-def _random_int32(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform int32 numbers in the shape of ``like``: two from each draw of 64 bits, faster than as many floats."""
+def _draw_kept(
+    is_positive: Tensor, drops_positives: Tensor, keep: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """[N, C] bool, False with 1 - keep[c] for labels of the kind that class c drops.
+
+    8 random bits a label cost a quarter of what 32 do. What they lack in precision, each class makes up by rounding
+    its threshold up or down at random: over all draws, its labels stay with exactly this probability.
+    """
+    dither = torch.rand(keep.shape, generator=generator, device=keep.device)
+    threshold = (keep * 256 + dither).int()
+    stays = _random_bytes(is_positive, generator).lt_(threshold.byte())  # a comparison into bool is far slower
+    # At 256 all stay, though it is 0 as a byte: 2 is no label, so none is at risk.
+    at_risk = drops_positives.byte().masked_fill_(threshold == 256, 2)
+    return stays.view(torch.bool) | (is_positive.view(torch.uint8) != at_risk)
+
+
+def _random_bytes(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform uint8 numbers in the shape of ``like``: eight from each draw of 64 bits."""
     size = like.numel()
-    draws = torch.randint(-(2**63), 2**63 - 1, ((size + 1) // 2,), generator=generator, device=like.device)
-    return draws.view(torch.int32)[:size].view(like.shape)
-
-
-def _int32_quantile(probability: Tensor) -> Tensor:
-    """The int32 that a uniform one exceeds with 1 - probability, to 32 bits."""
-    return ((probability * 2**32).long() - 2**31 - 1).clamp(-(2**31), 2**31 - 1).int()
+    draws = torch.randint(-(2**63), 2**63 - 1, ((size + 7) // 8,), generator=generator, device=like.device)
+    return draws.view(torch.uint8)[:size].view(like.shape)
 
 
 def _initial_ratio(data_ratio: Tensor, initial: str | Tensor) -> Tensor:
@@ -788,16 +798,17 @@ def _checked_indicator(like: Tensor, target: Tensor) -> Tensor:
             f"target must be [{rows}, {num_classes}] of 0 and 1, or [{rows}] class indices. "
             f"Got {target.dtype} {tuple(target.shape)}."
         )
-    _check_zero_one(target)
-    return target.bool()
+    is_positive = target.bool()
+    if target.dtype != torch.bool and _is_looked_at(target):
+        _check_equal(is_positive, target)
+    return is_positive
 
 
-def _check_zero_one(target: Tensor) -> None:
-    if target.dtype == torch.bool or not _is_looked_at(target):
-        return
-    _check_range(target, "target", "0 or 1")
-    # In [0, 1], t * (1 - t) is never negative, and 0 for 0 and 1 alone.
-    if target.is_floating_point() and torch.dot(target.flatten(), (1 - target).flatten()) != 0:
+def _check_equal(is_positive: Tensor, target: Tensor) -> None:
+    """Raise unless the target is 0 where False and 1 where True."""
+    difference = (is_positive.view(torch.uint8).to(target.dtype) - target).flatten()
+    # The sum of squares is the fastest look; those of integers might wrap around.
+    if torch.dot(difference, difference) != 0 if difference.is_floating_point() else difference.any():
         wrong = target[(target != 0) & (target != 1)][0]
         raise ValueError(f"target must be 0 or 1. Got {float(wrong):g}.")
 
@@ -825,15 +836,17 @@ def _check_mask(logits: Tensor, mask: Tensor | None) -> None:
     _check_logits(logits)
     if mask is not None and mask.shape != logits.shape:
         raise ValueError(f"mask must be {tuple(logits.shape)}, as the logits. Got {tuple(mask.shape)}.")
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"mask must be bool. Got {mask.dtype}.")
 
 
 def _element_weights(wide: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """[N, C] or [C], what each loss is multiplied with; None is 1."""
     if weights is None:
-        return None if mask is None else mask.to(wide)
+        return None if mask is None else mask.view(torch.uint8).to(wide)  # bool itself is slow to convert
     if weights.shape != wide.shape[1:]:
         raise ValueError(f"weights must be [{wide.shape[1]}]. Got {tuple(weights.shape)}.")
-    return weights.to(wide) if mask is None else mask * weights.to(wide)
+    return weights.to(wide) if mask is None else mask.view(torch.uint8).to(wide) * weights.to(wide)
 
 
 def _total(losses: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:

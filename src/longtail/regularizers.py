@@ -388,7 +388,7 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
         itself = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
         logs = torch.log_softmax((unit @ unit.T / temperature).masked_fill(itself, -math.inf), dim=1)
         is_partner = _is_partner(labels)
-        return -torch.where(is_partner, logs, 0).sum(dim=1) / is_partner.sum(dim=1).clamp_min(1)
+        return torch.where(is_partner, -logs, 0).sum(dim=1) / is_partner.sum(dim=1).clamp_min(1)
 
 
 def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
