@@ -44,6 +44,15 @@ def paired_ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[s
     }
 
 
+def free_a_large_block() -> None:
+    """Free 30 MiB, as any network's training has long done.
+
+    glibc maps a block that is larger than all it has seen freed so far, and unmaps it after use: in a fresh process
+    small benchmarks page their tensors in at each step, as they would not in a program of which they are a part.
+    """
+    torch.empty(30 * 2**20, dtype=torch.uint8).fill_(1)
+
+
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory instead of handing it back to the system, as caching allocators do.
 

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from harness import (
     environment,
+    free_a_large_block,
     interleaved_times,
     keep_freed_memory,
     paired_ratios,
@@ -33,6 +34,8 @@ from harness import (
 import longtail
 
 SIZES = ((512, 1_000), (512, 10_000), (128, 100_000))
+ALLOCATORS = {"fresh": SIZES[:1], "default": SIZES, "kept": SIZES}
+"""State of the C library's allocator -> sizes. Those after the first end the fresh state by themselves."""
 FEATURES = 256
 LARGE = (256, 200_000, 256)
 
@@ -161,11 +164,13 @@ def main() -> None:
         print(write_rows("losses_compiled", rows))
         return
     rows = []
-    for memory in ("default", "kept"):
+    for memory, sizes in ALLOCATORS.items():
+        if memory == "default":
+            free_a_large_block()
         if memory == "kept":
             keep_freed_memory()
-        print(f"--- freed memory: {memory}")
-        for batch, num_classes in SIZES:
+        print(f"--- allocator: {memory}")
+        for batch, num_classes in sizes:
             size = f"{batch} x {num_classes}"
             steps = on_ready_logits(batch, num_classes)
             rounds = arguments.rounds * (10 if num_classes < 10_000 else 1)  # short steps are the noisy ones

@@ -40,6 +40,8 @@ FOREIGN_SCRIPT, OWN_SCRIPT = "https://unpkg.com/iframe-worker/shim", "javascript
 """What the theme loads to search on file:// pages, and what stands in for it."""
 PRIVATE_PARTS = frozenset({"lab"})
 """Modules that are no part of the library's programming interface."""
+RETRIEVAL_ROWS = ROOT / "benchmarks" / "results" / "retrieval"
+"""Rows of ways to sample negatives on real data."""
 MEASURED_RECIPES = ("digits", "cifar10_lt_fast", "tiny_imagenet_lt_features", "clinc150")
 """Recipes that the results page is about; other files of rows are shown as well."""
 PUBLISHED_ERRORS = {
@@ -570,6 +572,32 @@ def _ratio_tables(rows: Sequence[Mapping[str, str]]) -> list[str]:
 # --- Results
 
 
+def slices_table(path: Path) -> str:
+    """Recall by slice and precision of ways to sample negatives, from rows of ``longtail reproduce delicious``."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [*(f"{group} R@{k}" for k in (1, 10) for group in ("head", "torso", "tail")), "P@1", "PSP@1"]
+    schemes: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        schemes.setdefault(f"{row['sampling']}, {row['weighting']}", []).append(row)
+    body = []
+    for scheme, members in schemes.items():
+        values = [estimate(float(row[name]) for row in members) for name in names]
+        body.append([scheme, *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
+    return table(["negatives, weighting", *names], body)
+
+
+def recommendation_table(path: Path) -> str:
+    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    body = [
+        [f"{row['sampling']}, {row['weighting']}", *(f"{float(row[n]):.4f}" for n in ("recall", "rare_recall"))]
+        for row in rows
+    ]
+    return table(["negatives, weighting", "R@20", "R@20, rarest third"], body)
+
+
 def quality_tables(folder: Path) -> str:
     """One table for every file of rows in ``folder``, and how to make those that are not there."""
     recipes = {path.stem: load_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
@@ -760,6 +788,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         "<!-- deviations -->": deviations,
         "<!-- compactness -->": lambda: compactness_tables(ROOT / "benchmarks" / "results" / "quality"),
         "<!-- embedding-margins -->": margins_table,
+        "<!-- delicious -->": lambda: slices_table(RETRIEVAL_ROWS / "delicious.csv"),
+        "<!-- tiny_imagenet_lt_features -->": lambda: slices_table(RETRIEVAL_ROWS / "tiny_imagenet_lt_features.csv"),
+        "<!-- gowalla -->": lambda: recommendation_table(RETRIEVAL_ROWS / "gowalla.csv"),
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
         "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),
         "<!-- reuters -->": lambda: label_losses_table(

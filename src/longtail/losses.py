@@ -126,27 +126,8 @@ def linear_margin_cross_entropy(
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    _check_linear(x, weight, bias)
-    shifted_bias = _shifted_bias(weight, bias, margins)
     terms = _terms(margins, weights, ignore_index, label_smoothing)
-    if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=False)
-    _check_target_length(len(x), target)
-    parts = [
-        checkpoint(
-            _linear_losses,
-            x[rows],
-            weight,
-            shifted_bias,
-            target[rows],
-            terms,
-            take_mean=False,
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for rows in row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS)
-    ]
-    return torch.cat(parts)
+    return _all_linear_losses(x, weight, target, bias, terms)
 
 
 def mean_linear_margin_cross_entropy(
@@ -187,33 +168,8 @@ def mean_linear_margin_cross_entropy(
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    _check_linear(x, weight, bias)
-    shifted_bias = _shifted_bias(weight, bias, margins)
     terms = _terms(margins, weights, ignore_index, label_smoothing)
-    if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=True)
-    needs_general_form = (
-        target.is_floating_point()
-        or label_smoothing > 0
-        or x.dtype in (torch.float16, torch.bfloat16)
-        or torch.is_autocast_enabled(x.device.type)
-        or torch.compiler.is_compiling()
-        or _is_learned(terms)
-    )
-    if needs_general_form:
-        losses = linear_margin_cross_entropy(
-            x, weight, target, margins, bias, weights, ignore_index=ignore_index, label_smoothing=label_smoothing
-        )
-        return _mean(losses, target, ignore_index)
-    _check_target_length(len(x), target)
-    valid, safe = target != ignore_index, _safe(target, ignore_index)
-    _raise_if_out_of_range(safe, len(weight))
-    scale = valid.to(x.dtype) if weights is None else valid * weights.to(x)[safe]
-    scale = scale / valid.sum()
-    shift = torch.zeros_like(scale) if terms.target_shift is None else terms.target_shift.to(x)[safe]
-    if shifted_bias is None:
-        shifted_bias = weight.new_zeros(len(weight))
-    return MeanLinearCrossEntropy.apply(x, weight, shifted_bias, safe, shift, scale)  # type: ignore[no-any-return, no-untyped-call]
+    return _mean_linear_loss(x, weight, target, bias, terms)
 
 
 def focal_loss(
@@ -510,6 +466,7 @@ class LinearMarginCrossEntropy(nn.Module):
 
     positive: Tensor | None
     negative: Tensor | None
+    target_shift: Tensor | None
     weights: Tensor | None
 
     def __init__(
@@ -522,21 +479,15 @@ class LinearMarginCrossEntropy(nn.Module):
     ) -> None:
         super().__init__()
         _register_buffers(self, margins, weights)
+        _keep_target_shift(self)
+        self.register_load_state_dict_post_hook(_keep_target_shift)  # type: ignore[no-untyped-call]
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """The mean loss of embeddings x [N, D] under the head ``weight`` [C, D], ``bias`` [C]: a scalar."""
-        return mean_linear_margin_cross_entropy(
-            x,
-            weight,
-            target,
-            _margins_of(self),
-            bias,
-            self.weights,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-        )
+        terms = _Terms(self.negative, self.target_shift, self.weights, self.ignore_index, self.label_smoothing)
+        return _mean_linear_loss(x, weight, target, bias, terms)
 
 
 class FocalLoss(nn.Module):
@@ -703,6 +654,57 @@ def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: boo
     return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
 
 
+def _all_linear_losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: _Terms) -> Tensor:
+    """``linear_margin_cross_entropy``."""
+    _check_linear(x, weight, bias)
+    shifted_bias = _shifted_bias(weight, bias, terms.negative)
+    if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
+        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=False)
+    _check_target_length(len(x), target)
+    parts = [
+        checkpoint(
+            _linear_losses,
+            x[rows],
+            weight,
+            shifted_bias,
+            target[rows],
+            terms,
+            take_mean=False,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        for rows in row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS)
+    ]
+    return torch.cat(parts)
+
+
+def _mean_linear_loss(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: _Terms) -> Tensor:
+    """``mean_linear_margin_cross_entropy``."""
+    _check_linear(x, weight, bias)
+    shifted_bias = _shifted_bias(weight, bias, terms.negative)
+    if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
+        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=True)
+    needs_general_form = (
+        target.is_floating_point()
+        or terms.label_smoothing > 0
+        or x.dtype in (torch.float16, torch.bfloat16)
+        or torch.is_autocast_enabled(x.device.type)
+        or torch.compiler.is_compiling()
+        or _is_learned(terms)
+    )
+    if needs_general_form:
+        return _mean(_all_linear_losses(x, weight, target, bias, terms), target, terms.ignore_index)
+    _check_target_length(len(x), target)
+    valid, safe = target != terms.ignore_index, _safe(target, terms.ignore_index)
+    _raise_if_out_of_range(safe, len(weight))
+    scale = valid.to(x.dtype) if terms.weights is None else valid * terms.weights.to(x)[safe]
+    scale = scale / valid.sum()
+    shift = torch.zeros_like(scale) if terms.target_shift is None else terms.target_shift.to(x)[safe]
+    if shifted_bias is None:
+        shifted_bias = weight.new_zeros(len(weight))
+    return MeanLinearCrossEntropy.apply(x, weight, shifted_bias, safe, shift, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def _linear_losses(
     x: Tensor, weight: Tensor, shifted_bias: Tensor | None, target: Tensor, terms: _Terms, take_mean: bool
 ) -> Tensor:
@@ -830,10 +832,10 @@ def _is_learned(terms: _Terms) -> bool:
     return any(part is not None and part.requires_grad for part in (terms.negative, terms.target_shift))
 
 
-def _shifted_bias(weight: Tensor, bias: Tensor | None, margins: Margins | None) -> Tensor | None:
-    if margins is None:
+def _shifted_bias(weight: Tensor, bias: Tensor | None, negative: Tensor | None) -> Tensor | None:
+    if negative is None:
         return bias
-    negative = margins.negative.to(weight)
+    negative = negative.to(weight)
     return negative if bias is None else bias + negative
 
 
