@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +16,12 @@ def two_processes():
     helpers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(helpers)
     return helpers.run_in_two_processes
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For networks so small that threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -12,16 +12,9 @@ from longtail.lab.commands import app
 from longtail.lab.recipe import find_recipe, load_recipe
 from longtail.lab.reproduce import balms
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = ["train.epochs=40", "train.batch_size=16"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """With so few numbers, threads would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

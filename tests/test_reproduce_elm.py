@@ -7,7 +7,6 @@ import json
 import math
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
@@ -17,16 +16,9 @@ from longtail.lab.recipe import find_recipe, load_recipe, with_settings
 from longtail.lab.reproduce import elm
 from longtail.lab.train import train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = ["train.epochs=12", "model.options.hidden=[32]", "train.save_embeddings=150"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """With so few numbers, threads would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,11 @@ from longtail.lab.commands import app
 from longtail.lab.data.builtin import digits, gaussians, moons
 from longtail.lab.reproduce import gaussians as experiment
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def normal_cdf(z):
     return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """With so few numbers, threads would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,12 @@ import csv
 import json
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from longtail.lab.commands import app
 from longtail.lab.reproduce import sampling_bias as experiment
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """With so few numbers, threads would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
