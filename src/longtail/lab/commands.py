@@ -554,7 +554,7 @@ def reproduce_delicious(
 @reproduce.command("gowalla")
 def reproduce_gowalla(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the pairs.")] = 10,
-    num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 256,
+    num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 1024,
     output: Annotated[Path, typer.Option(help="Folder for the results and picture.")] = Path("runs/gowalla"),
     seed: Annotated[int, typer.Option(min=0, help="Chooses start, order and negatives.")] = 0,
 ) -> None:

@@ -55,7 +55,7 @@ class Settings:
 
     dimension: int = 64
     temperature: float = 0.1
-    num_negatives: int = 256
+    num_negatives: int = 1024
     batch_size: int = 2048
     epochs: int = 10
     learning_rate: float = 0.1
