@@ -30,7 +30,7 @@ from longtail.lab import models, optimizing, sources
 from longtail.lab.cards import Section, card_section, card_sections
 from longtail.lab.data.download import DOWNLOADS
 from longtail.lab.recipe import Recipe, TrainRecipe, load_recipe
-from longtail.lab.report.digest import estimate
+from longtail.lab.report.digest import Estimate, estimate
 from longtail.schedules import Phase
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +42,15 @@ PRIVATE_PARTS = frozenset({"lab"})
 """Modules that are no part of the library's programming interface."""
 RETRIEVAL_ROWS = ROOT / "benchmarks" / "results" / "retrieval"
 """Rows of ways to sample negatives on real data."""
+MASKING_ROWS = ROOT / "benchmarks" / "results" / "quality" / "labels"
+MASKING_COLUMNS = {
+    "recall": "recall",
+    "recall_rarest_3": "recall, 3 rarest",
+    "f1": "F1",
+    "f1_rarest_3": "F1, 3 rarest",
+    "exact_match": "exact match",
+}
+"""Columns of the paper's Table 1 that are shown."""
 MEASURED_RECIPES = ("digits", "cifar10_lt_fast", "tiny_imagenet_lt_features", "clinc150")
 """Recipes that the results page is about; other files of rows are shown as well."""
 PUBLISHED_ERRORS = {
@@ -727,6 +736,25 @@ def label_losses_table(path: Path) -> str:
     return table([*header, "mAP"], body)
 
 
+def masking_table(path: Path, numbers: Sequence[str], columns: Mapping[str, str]) -> str:
+    """Rows of ``longtail reproduce plm`` for some of the paper's tables, and in brackets what the paper reports."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] in numbers]
+    cells: dict[str, dict[str, list[Mapping[str, str]]]] = {}
+    for row in rows:
+        cells.setdefault(row["row"], {}).setdefault(row["column"], []).append(row)
+    body = []
+    for name, found in cells.items():
+        estimates = [estimate(100 * float(row["value"]) for row in found[column]) for column in columns]
+        reported = [100 * float(found[column][0]["reported"]) for column in columns]
+        body.append([name, *(f"{_interval(e)} ({r:.1f})" for e, r in zip(estimates, reported, strict=True))])
+    return table(["", *columns.values()], body)
+
+
+def _interval(value: Estimate) -> str:
+    return f"{value.mean:.1f}&nbsp;±&nbsp;{value.half_width:.1f}" if value.has_interval else f"{value.mean:.1f}"
+
+
 def _published(errors: Mapping[str, float], recipe: Recipe, num_seeds: int) -> str:
     """Numbers of a paper in a table of their own: they were made in another way."""
     train = recipe.train
@@ -793,6 +821,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         "<!-- gowalla -->": lambda: recommendation_table(RETRIEVAL_ROWS / "gowalla.csv"),
         "<!-- benchmarks -->": lambda: benchmark_tables(ROOT / "benchmarks" / "results"),
         "<!-- results -->": lambda: quality_tables(ROOT / "benchmarks" / "results" / "quality"),
+        "<!-- masking -->": lambda: masking_table(MASKING_ROWS / "plm_multimnist.csv", "1", MASKING_COLUMNS),
+        "<!-- masking-digits -->": lambda: masking_table(MASKING_ROWS / "plm_digits.csv", "1", MASKING_COLUMNS),
+        "<!-- masking-settings -->": lambda: masking_table(
+            MASKING_ROWS / "plm_digits.csv", ("5", "6"), {"error": "error"}
+        ),
         "<!-- reuters -->": lambda: label_losses_table(
             ROOT / "benchmarks" / "results" / "quality" / "labels" / "reuters90.csv"
         ),

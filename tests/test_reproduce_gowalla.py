@@ -79,9 +79,11 @@ def test_distance_from_the_line():
     values = {"uniform": (0.3, 0.0), "within-batch": (0.1, 0.2)}
     ends = [experiment.Outcome(Scheme(name, "constant"), *pair, 1.0) for name, pair in values.items()]
     between = experiment.Outcome(Scheme("uniform", "tau = 0.5"), 0.25, 0.1, 1.0)
-    outside = experiment.Outcome(Scheme("uniform", "tail"), 0.05, 0.4, 1.0)
-    gaps = experiment.above_line([*ends, between, outside])
-    assert gaps == {between.scheme: pytest.approx(0.05)}
+    beyond = experiment.Outcome(Scheme("uniform", "tail"), 0.05, 0.4, 1.0)
+    before = experiment.Outcome(Scheme("uniform", "relative"), 0.9, 0.0, 1.0)
+    gaps = experiment.above_line([*ends, between, beyond, before])
+    lower_end = min(recall for recall, _ in values.values())
+    assert gaps == {between.scheme: pytest.approx(0.05), beyond.scheme: pytest.approx(0.05 - lower_end)}
 
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):

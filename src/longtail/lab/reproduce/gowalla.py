@@ -178,17 +178,18 @@ def mean_recall(best: Tensor, truth: Any) -> float:
 def above_line(outcomes: Sequence[Outcome]) -> dict[Scheme, float]:
     """How far R@20 lies above the straight line between the two samplings with constant weights, at equal rare R@20.
 
-    Of the outcomes between these two.
+    Of the outcomes that have more rare R@20 than the lower end. Beyond the other end the line goes on at its height.
     """
     uniform, within = (
         next(outcome for outcome in outcomes if outcome.scheme == (sampling, "constant"))
         for sampling in DISTRIBUTIONS
     )
     low, high = sorted((uniform, within), key=lambda end: end.rare_recall)
+    width = high.rare_recall - low.rare_recall
     found = {}
     for outcome in outcomes:
-        if low.rare_recall < outcome.rare_recall < high.rare_recall:
-            share = (outcome.rare_recall - low.rare_recall) / (high.rare_recall - low.rare_recall)
+        if outcome is not high and outcome.rare_recall > low.rare_recall:
+            share = min(1.0, (outcome.rare_recall - low.rare_recall) / width) if width else 1.0
             found[outcome.scheme] = outcome.recall - (low.recall + share * (high.recall - low.recall))
     return found
 
