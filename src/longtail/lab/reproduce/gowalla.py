@@ -224,6 +224,7 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
         )
     )
     symbols = {"uniform": "circle", "within-batch": "square"}
+    heights = {"uniform": "bottom", "within-batch": "top"}  # unbiased weightings end in one place, whatever is drawn
     for outcome in outcomes:
         sampling, weighting = outcome.scheme
         figure.add_trace(
@@ -233,7 +234,7 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
                 mode="markers+text",
                 name=str(outcome.scheme),
                 text=[f" {outcome.scheme}"],
-                textposition="middle right",
+                textposition=f"{heights[sampling]} {'left' if weighting == 'relative' else 'right'}",
                 marker={"color": COLORS.get(weighting, "#009e73"), "symbol": symbols[sampling], "size": 12},
                 hovertemplate=f"{outcome.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
                 showlegend=False,
