@@ -63,7 +63,7 @@ NARROW, NARROW_LABELS = 128, (10_000, 10_000_000)
 
 MODELS = {
     "longtail, 512 hidden": {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3},
-    "longtail, 768 hidden": {"hidden_size": 768, "dropout": 0.7, "epochs": 10, "learning_rate": 6e-3},
+    "longtail, 768 hidden": {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3},
 }
 WIDE = {"hidden_size": 1024, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3}
 """For the frontier, which has no limit of time."""
