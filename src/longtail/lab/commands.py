@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from longtail.lab.tables import Labels, Scores
 
 __all__ = ["app"]
+
+Result = TypeVar("Result")
 
 USER_ERRORS = (ValueError, TypeError, KeyError, OSError, ArithmeticError)
 
@@ -390,17 +392,15 @@ def reproduce_gaussians(
     seed: Annotated[int, typer.Option(min=0, help="Chooses the samples.")] = 0,
 ) -> None:
     """Two Gaussians, 5% positives: section 6.1 and Figure 2 of "Long-tail learning via logit adjustment"."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.reproduce import gaussians
 
     output.mkdir(parents=True, exist_ok=True)
     runs = gaussians.run_trials(trials, samples, seed)
-    done = list(track(runs, description="Trials", total=trials, console=Console(stderr=True), transient=True))
+    done = _finished(runs, "Trials", trials)
     written = gaussians.write_results(done, output, {"trials": trials, "samples": samples, "seed": seed})
     _console().print(screens.gaussian_errors(gaussians.summarize(done)))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("moons")
@@ -410,8 +410,6 @@ def reproduce_moons(
     settings: Settings = None,
 ) -> None:
     """Embeddings of two moons, 5% in the tail: section 2.3 and Figure 1 of "ELM: embedding and logit margins"."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.recipe import find_recipe, load_recipe
     from longtail.lab.reproduce import moons
@@ -419,10 +417,10 @@ def reproduce_moons(
     chosen = load_recipe(find_recipe("moons"), ["data.options.noise=0.1", *(settings or ())])
     trials = moons.run_trials(chosen, output, range(seeds))
     total = seeds * len(moons.VARIANTS)
-    done = list(track(trials, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    done = _finished(trials, "Runs", total)
     written = moons.write_results(done, output, {"seeds": seeds, "noise": chosen.data.options["noise"]})
     _console().print(screens.compactness(done))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("balms")
@@ -433,20 +431,17 @@ def reproduce_balms(
     settings: Settings = None,
 ) -> None:
     """Learned sample rates, and what re-sampling does: Figures 1 and 3 of "Balanced Meta-Softmax" (supplement)."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.recipe import find_recipe, load_recipe
     from longtail.lab.reproduce import balms
 
     chosen = load_recipe(find_recipe(recipe), settings or ())
     runs = balms.learn_rates(chosen, output, range(seeds))
-    shown = track(runs, description="Runs", total=2 * seeds, console=Console(stderr=True), transient=True)
-    done, heads = list(shown), balms.descend()
+    done, heads = _finished(runs, "Runs", 2 * seeds), balms.descend()
     written = balms.write_results(done, heads, chosen, output)
     _console().print(screens.learned_rates(done))
     _console().print(screens.decision_areas(heads))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("elm")
@@ -470,7 +465,7 @@ def reproduce_elm(
     results = [elm.reduce_run(run) for run in runs]
     written = elm.write_results(results, chosen, output)
     _console().print(screens.elm_rows(elm.in_rows(results, chosen)))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("plm")
@@ -486,8 +481,6 @@ def reproduce_plm(
     """Partial label masking around several losses, its rate and its start: Tables 1, 5 and 6 of the PLM paper."""
     from itertools import chain
 
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.recipe import find_recipe, load_recipe
     from longtail.lab.reproduce import plm
@@ -495,11 +488,11 @@ def reproduce_plm(
     pairs, single = (load_recipe(find_recipe(name), settings or ()) for name in (recipe, one_label_recipe))
     runs = chain(plm.run_losses(pairs, output, range(seeds)), plm.run_ablations(single, output, range(seeds)))
     total = seeds * (len(plm.LOSSES) + len(plm.RATES) + len(plm.INITIAL_RATIOS))
-    done = list(track(runs, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    done = _finished(runs, "Runs", total)
     written = plm.write_results(done, output)
     _console().print(screens.masked_losses(done))
     _console().print(screens.masking_settings(done))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("sampling-bias")
@@ -510,18 +503,16 @@ def reproduce_sampling_bias(
     seed: Annotated[int, typer.Option(min=0, help="Chooses logits, labels and negatives.")] = 0,
 ) -> None:
     """Sampled against implied losses: Table 2 and Theorem 3 of "Disentangling sampling and labeling bias"."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.reproduce import sampling_bias
+    from longtail.lab.reproduce._schemes import SCHEMES
 
     output.mkdir(parents=True, exist_ok=True)
     runs = sampling_bias.measure_all(samples, draws, seed)
-    shown = track(runs, description="Schemes", total=8, console=Console(stderr=True), transient=True)
-    done = list(shown)
+    done = _finished(runs, "Schemes", len(SCHEMES))
     written = sampling_bias.write_results(done, output, {"samples": samples, "draws": draws, "seed": seed})
     _console().print(screens.sampling_bias(done))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("delicious")
@@ -535,20 +526,19 @@ def reproduce_delicious(
     output: Annotated[Path, typer.Option(help="Folder for the results and pictures.")] = Path("runs/delicious"),
 ) -> None:
     """Negatives on real data, by slice: Figures 2, 8, 9 and 10 of "Disentangling sampling and labeling bias"."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.reproduce import delicious
+    from longtail.lab.reproduce._schemes import SCHEMES
 
     if data not in delicious.PROBLEMS:
         raise ValueError(f"--data must be one of {', '.join(delicious.PROBLEMS)}. Got {data}.")
     runs = delicious.run_all(delicious.PROBLEMS[data](None), range(seeds), num_negatives, {"epochs": epochs})
-    total = 9 * seeds
-    done = list(track(runs, description="Runs", total=total, console=Console(stderr=True), transient=True))
+    total = (len(SCHEMES) + 1) * seeds  # and cross-entropy over all labels
+    done = _finished(runs, "Runs", total)
     settings = {"data": data, "seeds": seeds, "epochs": epochs, "negatives": num_negatives}
     written = delicious.write_results(done, output, settings)
     _console().print(screens.retrieval(done))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
 
 
 @reproduce.command("gowalla")
@@ -559,8 +549,6 @@ def reproduce_gowalla(
     seed: Annotated[int, typer.Option(min=0, help="Chooses start, order and negatives.")] = 0,
 ) -> None:
     """Recommendation on Gowalla: R@20 of all items and of rare ones, for ways to sample negatives."""
-    from rich.progress import track
-
     from longtail.lab import screens
     from longtail.lab.data.interactions import read_gowalla
     from longtail.lab.reproduce import gowalla
@@ -569,11 +557,21 @@ def reproduce_gowalla(
     settings = gowalla.Settings(epochs=epochs, num_negatives=num_negatives)
     schemes = [*SCHEMES, *gowalla.between()]
     runs = gowalla.run_all(*read_gowalla(), schemes, settings, seed)
-    shown = track(runs, description="Runs", total=len(schemes), console=Console(stderr=True), transient=True)
-    done = list(shown)
+    done = _finished(runs, "Runs", len(schemes))
     written = gowalla.write_results(done, output, settings)
     _console().print(screens.recommendation(done))
-    typer.echo(f"Wrote {', '.join(str(path) for path in written)}.")
+    _say_written(written)
+
+
+def _finished(results: Iterable[Result], description: str, total: int) -> list[Result]:
+    """All results, with a bar while they are made."""
+    from rich.progress import track
+
+    return list(track(results, description, total, console=Console(stderr=True), transient=True))
+
+
+def _say_written(paths: Sequence[Path]) -> None:
+    typer.echo(f"Wrote {', '.join(str(path) for path in paths)}.")
 
 
 def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, workers: int) -> None:
@@ -595,13 +593,9 @@ def _compare(recipe: Recipe, methods: list[str], seeds: int, folder: Path, worke
 
 def _run_jobs(jobs: list[Job], workers: int) -> tuple[list[Run], str]:
     """The runs that came to their end, in order, and in words which did not."""
-    from rich.progress import track
-
     from longtail.lab.compare import Failure, default_workers, run_jobs
 
-    done = run_jobs(jobs, workers or default_workers())
-    shown = track(done, description="Runs", total=len(jobs), console=Console(stderr=True), transient=True)
-    outcomes = list(shown)
+    outcomes = _finished(run_jobs(jobs, workers or default_workers()), "Runs", len(jobs))
     order = [job.folder for job in jobs]
     runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
     runs.sort(key=lambda run: order.index(run.path))

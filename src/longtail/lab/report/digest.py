@@ -196,14 +196,8 @@ def digest(run: Run) -> Digest:
     }
     # These have logits of plain cross-entropy, which still hold the training prior.
     is_plain = run.method == BASELINE or _adjusts_logits(run.method)
-    norms = predictions.weight_norms
     return Digest(
-        path=run.path,
-        method=run.method,
-        seed=run.seed,
-        settings={key: value for key, value in _flat(run.recipe) if key not in ("train.seed", "description")},
-        environment=_environment(run.path),
-        history=run.history,
+        **_what_ran(run),
         metrics=metrics,
         hits=hits.numpy(),
         counts=counts.numpy(),
@@ -212,9 +206,22 @@ def digest(run: Run) -> Digest:
         margins=_samples_of(margins, target.numpy(), {name: labels.example(name) for name in labels.groups}),
         group_margins=_samples_of(margins, target.numpy(), labels.groups),
         tau_metrics=_tau_metrics(predictions.logits, target, labels) if is_plain else None,
-        weight_norms=None if norms is None else norms.astype(np.float64),
         embeddings=_embeddings(run),
     )
+
+
+def _what_ran(run: Run) -> dict[str, Any]:
+    """The part of a digest that all runs have, whatever their labels."""
+    norms = run.predictions.weight_norms
+    return {
+        "path": run.path,
+        "method": run.method,
+        "seed": run.seed,
+        "settings": {key: value for key, value in _flat(run.recipe) if key not in ("train.seed", "description")},
+        "environment": _environment(run.path),
+        "history": run.history,
+        "weight_norms": None if norms is None else norms.astype(np.float64),
+    }
 
 
 def _digest_of_several(run: Run) -> Digest:
@@ -223,14 +230,8 @@ def _digest_of_several(run: Run) -> Digest:
     counts = count_labels(scores >= 0, target)
     parts = (count_bins(scores[rows].sigmoid(), target[rows], PROBABILITY_BINS) for rows in _chunks(scores))
     nothing = np.zeros(0, dtype=np.int64)
-    norms = predictions.weight_norms
     return Digest(
-        path=run.path,
-        method=run.method,
-        seed=run.seed,
-        settings={key: value for key, value in _flat(run.recipe) if key not in ("train.seed", "description")},
-        environment=_environment(run.path),
-        history=run.history,
+        **_what_ran(run),
         metrics=multilabel_metrics(scores, target, predictions.prior) | {"seconds": float(run.summary["seconds"])},
         hits=counts.hits.numpy(),
         counts=counts.positives.numpy(),
@@ -239,7 +240,6 @@ def _digest_of_several(run: Run) -> Digest:
         margins={},
         group_margins={},
         tau_metrics=None,
-        weight_norms=None if norms is None else norms.astype(np.float64),
         embeddings=None,
         several=LabelTally(len(target), counts.predicted.numpy(), sum(parts, torch.tensor(0)).numpy()),
     )

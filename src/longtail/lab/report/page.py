@@ -147,13 +147,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
     candidates = [
         Section("methods", "Methods", "Methods", _method_table(comparison)),
         Section("groups", "Head, torso and tail", "Groups", draw(figures.group_bars(comparison)), is_wide=False),
-        Section(
-            "labels",
-            "How the labels are distributed",
-            "Labels",
-            draw(figures.label_distribution(comparison)),
-            is_wide=False,
-        ),
+        _distribution(comparison, draw),
         Section(
             "classes",
             "Accuracy of each class against its frequency",
@@ -180,6 +174,11 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
     return [section for section in candidates if section.body]
 
 
+def _distribution(comparison: Comparison, draw: Callable[..., str]) -> Section:
+    figure = draw(figures.label_distribution(comparison))
+    return Section("labels", "How the labels are distributed", "Labels", figure, is_wide=False)
+
+
 def _label_sections(comparison: Comparison, draw: Callable[..., str]) -> list[Section]:
     """The sections of a page about samples with several labels."""
     by_frequency = draw(
@@ -201,13 +200,7 @@ def _label_sections(comparison: Comparison, draw: Callable[..., str]) -> list[Se
             draw(label_figures.positive_ratios(comparison)),
             is_wide=False,
         ),
-        Section(
-            "labels",
-            "How the labels are distributed",
-            "Labels",
-            draw(figures.label_distribution(comparison)),
-            is_wide=False,
-        ),
+        _distribution(comparison, draw),
         Section("training", "Training", "Training", training),
         Section("settings", "Recipe and environment", "Settings", _settings(comparison)),
     ]

@@ -15,7 +15,7 @@ import torch
 
 from longtail.lab._files import replacing
 
-__all__ = ["csv_text", "json_text", "page", "plots", "write_files"]
+__all__ = ["csv_text", "json_text", "layout", "page", "plots", "write_files"]
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[Path]:
@@ -44,6 +44,17 @@ def json_text(results: Mapping[str, Any]) -> str:
     """Results as JSON, with the versions that they were made with."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     return json.dumps({"versions": versions, **results}, indent=2, allow_nan=False) + "\n"
+
+
+def layout(height: int, top: int, legend_at: float) -> dict[str, Any]:
+    """How figures of plotly look, with room of ``top`` pixels for titles and a legend at this height."""
+    return {
+        "template": "plotly_white",
+        "height": height,
+        "margin": {"l": 60, "r": 20, "t": top, "b": 50},
+        "font": {"family": "system-ui, sans-serif", "size": 14},
+        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": legend_at, "yanchor": "bottom"},
+    }
 
 
 def plots(figures: Iterable[Any]) -> list[str]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.recipe import Recipe
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
 from longtail.lab.train import train
 from longtail.prior import ClassPrior
 
@@ -295,13 +295,7 @@ def _points() -> Any:
 
 
 def _layout(height: int) -> dict[str, Any]:
-    return {
-        "template": "plotly_white",
-        "height": height,
-        "margin": {"l": 60, "r": 20, "t": 60, "b": 50},
-        "font": {"family": "system-ui, sans-serif", "size": 14},
-        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.02, "yanchor": "bottom"},
-    }
+    return layout(height, top=60, legend_at=1.02)
 
 
 _BODY = """

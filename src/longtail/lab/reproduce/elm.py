@@ -29,7 +29,7 @@ from longtail.lab.compare import Job, plan_jobs
 from longtail.lab.recipe import Recipe
 from longtail.lab.report.digest import Digest, Estimate, digest, estimate
 from longtail.lab.report.embedded import SCALES, map_to_plane
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
 from longtail.lab.runs import Run
 from longtail.methods import get_method
 from longtail.prior import ClassPrior
@@ -410,13 +410,7 @@ def _strengths(results: Sequence[Result], rows: Mapping[str, Sequence[Result]]) 
 
 
 def _layout(height: int) -> dict[str, Any]:
-    return {
-        "template": "plotly_white",
-        "height": height,
-        "margin": {"l": 60, "r": 20, "t": 80, "b": 40},
-        "font": {"family": "system-ui, sans-serif", "size": 14},
-        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.08, "yanchor": "bottom"},
-    }
+    return layout(height, top=80, legend_at=1.08)
 
 
 _BODY = """
