@@ -22,14 +22,18 @@ TABLE_2 = {
     ("within-batch", "relative"): (f"m pi[y] sum_{{y' != y}} {PLAIN}", "upweighted head labels", "head"),
     ("within-batch", "tail"): (f"sum_{{y' != y}} (pi[y']/pi[y]) {PLAIN}", "logit-adjusted loss", "tail"),
 }
+UNIT = {
+    ("uniform", "unit"): (f"m/L sum_{{y' != y}} {PLAIN}", "downweighted negatives", "neither"),
+    ("within-batch", "unit"): (f"m sum_{{y' != y}} pi[y'] {PLAIN}", "equalized loss", "tail"),
+}
 
 
 def run(*arguments):
     return CliRunner().invoke(app, ["explain", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
-@pytest.mark.parametrize(("scheme", "expected"), TABLE_2.items(), ids=str)
-def test_every_row_of_table_2_in_its_notation(scheme, expected):
+@pytest.mark.parametrize(("scheme", "expected"), (TABLE_2 | UNIT).items(), ids=str)
+def test_every_row_of_table_2_and_unit_weights_in_its_notation(scheme, expected):
     formula, name, favors = expected
     found = explain_sampling(*scheme, num_negatives=3, prior=PRIOR)
     assert found.formula == f"log[1 + {formula}]"
@@ -84,7 +88,10 @@ def test_the_command_prints_words_and_numbers_for_labels_from_a_file(tmp_path):
     ("arguments", "message"),
     [
         (["--sampling", "nothing"], "sampling must be one of uniform, within-batch,"),
-        (["--weighting", "nothing"], "weighting must be one of constant, importance, relative, tail. Got 'nothing'."),
+        (
+            ["--weighting", "nothing"],
+            "weighting must be one of constant, importance, relative, tail, unit. Got 'nothing'.",
+        ),
         (["--exclude-positive"], "within-batch negatives are given, not drawn"),
         (["missing.npy"], "missing.npy"),
     ],

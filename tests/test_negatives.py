@@ -124,12 +124,24 @@ def test_the_named_weightings_are_targets_too():
     targets = {
         ng.importance: margins.none(PRIOR),
         ng.constant: Margins(zeros, log_q),
+        ng.unit: Margins(zeros, log_q + math.log(M)),
         ng.relative: Margins(log_q + math.log(M), zeros),
         TAIL: margins.logit_adjusted(PRIOR),
     }
     for weighting, target in targets.items():
         same = ng.implied_margins(q, ng.targeting(target), M).dense()
         torch.testing.assert_close(ng.implied_margins(q, weighting, M).dense(), same, rtol=0, atol=1e-12)
+
+
+def test_unit_weights_are_cross_entropy_over_the_true_label_and_its_negatives():
+    positive, negative = torch.randn(5, 1, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    labels = torch.arange(1, 9) % (C - 1) + 1
+    draw = ng.Draw(labels, torch.zeros(8, dtype=torch.float64), torch.zeros(5, dtype=torch.float64), 8)
+    weights = ng.log_weights(ng.unit, draw, torch.zeros(5, dtype=torch.long))
+    plain = F.cross_entropy(
+        torch.cat([positive, negative], dim=1), torch.zeros(5, dtype=torch.long), reduction="none"
+    )
+    torch.testing.assert_close(ng.sampled_cross_entropy(positive[:, 0], negative, weights), plain)
 
 
 # Draws agree with what is implied
@@ -141,7 +153,7 @@ def enumerated(values, num_negatives):
 
 
 @pytest.mark.parametrize("excludes", [False, True])
-@pytest.mark.parametrize("weighting", [ng.constant, ng.importance, ng.relative, TAIL])
+@pytest.mark.parametrize("weighting", [ng.constant, ng.unit, ng.importance, ng.relative, TAIL])
 def test_mean_and_variance_of_a_decoupled_loss_by_enumeration(weighting, excludes):
     """Eq. (9) and (10), over all outcomes of two draws, each with its probability."""
     distribution, num_negatives = ng.prior_power(PRIOR, 0.75, excludes_positive=excludes), 2

@@ -41,11 +41,13 @@ def arrays_of(pairs, truth):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return list(experiment.run_all(*make_pairs(), [*SCHEMES, *experiment.between([0.5])], SETTINGS))
+    return list(
+        experiment.run_all(*make_pairs(), [*SCHEMES, *experiment.extremes(), *experiment.between([0.5])], SETTINGS)
+    )
 
 
 def test_all_schemes_are_trained_and_find_more_than_chance(outcomes):
-    assert len({outcome.scheme for outcome in outcomes}) == 9
+    assert len({outcome.scheme for outcome in outcomes}) == 11
     for outcome in outcomes:
         if outcome.scheme.weighting != "relative":
             assert outcome.recall > 1.2 * experiment.PLACES / NUM_ITEMS, outcome
@@ -77,7 +79,7 @@ def test_recall_is_the_mean_over_users_with_something_to_find():
 
 def test_distance_from_the_line():
     values = {"uniform": (0.3, 0.0), "within-batch": (0.1, 0.2)}
-    ends = [experiment.Outcome(Scheme(name, "constant"), *pair, 1.0) for name, pair in values.items()]
+    ends = [experiment.Outcome(Scheme(name, "unit"), *pair, 1.0) for name, pair in values.items()]
     between = experiment.Outcome(Scheme("uniform", "tau = 0.5"), 0.25, 0.1, 1.0)
     beyond = experiment.Outcome(Scheme("uniform", "tail"), 0.05, 0.4, 1.0)
     before = experiment.Outcome(Scheme("uniform", "relative"), 0.9, 0.0, 1.0)
@@ -95,7 +97,9 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "within-batch, tail" in done.stdout
     with (tmp_path / "out" / "runs.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == len(SCHEMES) + len(experiment.between())
+        assert len(list(csv.DictReader(file))) == len(SCHEMES) + len(experiment.extremes()) + len(
+            experiment.between()
+        )
     page = (tmp_path / "out" / "picture.html").read_text()
     assert "<script src=" not in page
     assert "Plotly.newPlot" in page

@@ -62,6 +62,7 @@ __all__ = [
     "tail",
     "targeting",
     "uniform",
+    "unit",
 ]
 
 
@@ -153,6 +154,40 @@ def constant(sampling: Sampling) -> Margins:
     """
     zeros = torch.zeros_like(sampling.log_probs)
     return Margins(zeros, zeros - math.log(sampling.num_negatives))
+
+
+def unit(sampling: Sampling) -> Margins:
+    """Unit weighting: softmax cross-entropy over the true label and its negatives, as it is usually written.
+
+    Formula:
+        w[y, y'] = 1
+
+    Args:
+        sampling: q of the labels at hand.
+
+    Returns:
+        log w, which is 0.
+
+    Use when:
+        Code is to be matched that takes ``F.cross_entropy`` over the true logit and those of the negatives. Where
+        logits are bounded, as cosines over a temperature are, it learns more than ``constant``, whose loss is near 0
+        once the true label stands out from the average negative.
+    Avoid when:
+        The loss should not depend on the number of negatives, which is a factor of the margin here.
+    Equals:
+        ``constant`` with m times the weight: ``targeting`` with the margin log(m q[y']).
+
+    >>> implied_margins(uniform(4), unit, num_negatives=8).negative.exp().round().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    Deviates:
+        The paper's constant is 1 / m, "typically".
+
+    Reference:
+        Rawat et al., "Disentangling sampling and labeling bias", section 2.2, "Constant".
+    """
+    zeros = torch.zeros_like(sampling.log_probs)
+    return Margins(zeros, zeros)
 
 
 def importance(sampling: Sampling) -> Margins:

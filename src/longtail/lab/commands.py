@@ -337,7 +337,7 @@ def explain(
     sampling: Annotated[
         str, typer.Option(help="uniform, within-batch, prior, prior-0.75 or log-uniform.")
     ] = "within-batch",
-    weighting: Annotated[str, typer.Option(help="constant, importance, relative or tail.")] = "constant",
+    weighting: Annotated[str, typer.Option(help="constant, importance, relative, tail or unit.")] = "constant",
     num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 256,
     exclude_positive: Annotated[
         bool, typer.Option("--exclude-positive", help="Draw from the other labels; else the true one has weight 0.")
@@ -555,7 +555,7 @@ def reproduce_gowalla(
     from longtail.lab.reproduce._schemes import SCHEMES
 
     settings = gowalla.Settings(epochs=epochs, num_negatives=num_negatives)
-    schemes = [*SCHEMES, *gowalla.between()]
+    schemes = [*SCHEMES, *gowalla.extremes(), *gowalla.between()]
     runs = gowalla.run_all(*read_gowalla(), schemes, settings, seed)
     done = _finished(runs, "Runs", len(schemes))
     written = gowalla.write_results(done, output, settings)

@@ -21,7 +21,7 @@ from longtail.prior import ClassPrior
 
 Choice = TypeVar("Choice")
 
-__all__ = ["SAMPLINGS", "WEIGHTINGS", "Explanation", "explain_sampling"]
+__all__ = ["SAMPLINGS", "TABLE_2", "WEIGHTINGS", "Explanation", "explain_sampling"]
 
 SAMPLINGS: Mapping[str, Callable[[ClassPrior, bool], KnownDistribution]] = {
     "uniform": lambda prior, excludes: negatives.uniform(prior.num_classes, excludes),
@@ -37,8 +37,12 @@ WEIGHTINGS: Mapping[str, tuple[Callable[[ClassPrior], Weighting], str]] = {
     "importance": (lambda prior: negatives.importance, "1/(m q[y'])"),
     "relative": (lambda prior: negatives.relative, "q[y]/q[y']"),
     "tail": (negatives.tail, "pi[y']/(m q[y'] pi[y])"),
+    "unit": (lambda prior: negatives.unit, "1"),
 }
 """Weightings of negatives by name, each with its formula."""
+
+TABLE_2 = ("constant", "importance", "relative", "tail")
+"""The weightings of the paper's table."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from longtail import negatives
-from longtail.lab.explaining import WEIGHTINGS
+from longtail.lab.explaining import TABLE_2, WEIGHTINGS
 from longtail.negatives import Distribution, Weighting
 from longtail.prior import ClassPrior
 
@@ -24,6 +24,7 @@ COLORS = {
     "importance": "#56b4e9",
     "relative": "#d55e00",
     "tail": "#0072b2",
+    "unit": "#cc79a7",
 }
 """Told apart also by color-blind readers (Okabe and Ito)."""
 
@@ -43,5 +44,5 @@ class Scheme(NamedTuple):
         return DISTRIBUTIONS[self.sampling](prior), build_weighting(prior)
 
 
-SCHEMES = tuple(Scheme(sampling, weighting) for sampling in DISTRIBUTIONS for weighting in WEIGHTINGS)
+SCHEMES = tuple(Scheme(sampling, weighting) for sampling in DISTRIBUTIONS for weighting in TABLE_2)
 """The eight rows of Table 2."""

@@ -2,10 +2,12 @@
 
 Matrix factorization: every user and item has a vector, the logit of a pair is their cosine over a temperature, and an
 example is a user with one of the items. Uniform negatives and negatives from the batch, each with the four weightings
-of Rawat et al., "Disentangling sampling and labeling bias", and weightings in between, which target the margin
-tau log pi[y'] of a negative: at 0 this is cross-entropy, at 1 the margin of within-batch negatives that are weighted
-alike. R@20 is the mean over users of the share of their test items among their 20 best items that were not in
-training; on the rarest third of the items it is the same, over the users who have such items.
+of Rawat et al., "Disentangling sampling and labeling bias", and with weights of 1, as they are mostly used; and
+weightings in between these two, which target the margin tau log pi[y'] of a negative and a constant, with which all
+negatives together weigh as much as in cross-entropy: at 0 it is that, at 1 the margin of within-batch negatives of
+equal weight. R@20 is the mean over users of the share of their test
+items among their 20 best items that were not in training; on the rarest third of the items it is the same, over the
+users who have such items.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ __all__ = [
     "Settings",
     "above_line",
     "between",
+    "extremes",
     "picture",
     "recommend",
     "run_all",
@@ -44,7 +47,7 @@ __all__ = [
 ]
 
 PLACES = 20
-TAUS = (0.25, 0.5, 0.75)
+TAUS = (0.25, 0.5, 0.75, 1.0)
 """Strengths of the margin between the extremes."""
 _BETWEEN = "tau = "
 
@@ -89,7 +92,7 @@ def run_all(
     Args:
         pairs: [users, items] SciPy sparse, to train on.
         truth: [users, items] SciPy sparse, to find.
-        schemes: of ``SCHEMES`` and ``between``.
+        schemes: of ``SCHEMES``, ``extremes`` and ``between``.
         settings: how to train.
         seed: start, order and negatives.
     """
@@ -103,8 +106,13 @@ def run_all(
         yield Outcome(scheme, mean_recall(best, truth), mean_recall(best, rare_truth), seconds)
 
 
+def extremes() -> tuple[Scheme, ...]:
+    """Negatives that all count 1, as they are mostly used: uniform ones, and those of the batch."""
+    return tuple(Scheme(sampling, "unit") for sampling in DISTRIBUTIONS)
+
+
 def between(taus: Sequence[float] = TAUS) -> tuple[Scheme, ...]:
-    """Uniform negatives with weights that target the margin tau log pi[y']."""
+    """Uniform negatives with weights that target the margin tau log pi[y'] + a constant."""
     return tuple(Scheme("uniform", f"{_BETWEEN}{tau:g}") for tau in taus)
 
 
@@ -112,7 +120,9 @@ def _built(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
     if not scheme.weighting.startswith(_BETWEEN):
         return scheme.build(prior)
     tau = float(scheme.weighting.removeprefix(_BETWEEN))
-    margins = Margins(torch.zeros_like(prior.log_probs), tau * prior.log_probs)
+    scaled = tau * prior.log_probs
+    negative = scaled - torch.logsumexp(scaled, dim=0) + math.log(prior.num_classes)
+    margins = Margins(torch.zeros_like(negative), negative)
     return DISTRIBUTIONS[scheme.sampling](prior), targeting(margins)
 
 
@@ -176,14 +186,11 @@ def mean_recall(best: Tensor, truth: Any) -> float:
 
 
 def above_line(outcomes: Sequence[Outcome]) -> dict[Scheme, float]:
-    """How far R@20 lies above the straight line between the two samplings with constant weights, at equal rare R@20.
+    """How far R@20 lies above the straight line between the two ``extremes``, at equal rare R@20.
 
     Of the outcomes that have more rare R@20 than the lower end. Beyond the other end the line goes on at its height.
     """
-    uniform, within = (
-        next(outcome for outcome in outcomes if outcome.scheme == (sampling, "constant"))
-        for sampling in DISTRIBUTIONS
-    )
+    uniform, within = (next(outcome for outcome in outcomes if outcome.scheme == scheme) for scheme in extremes())
     low, high = sorted((uniform, within), key=lambda end: end.rare_recall)
     width = high.rare_recall - low.rare_recall
     found = {}
@@ -212,7 +219,7 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    ends = [outcome for outcome in outcomes if outcome.scheme.weighting == "constant"]
+    ends = [outcome for outcome in outcomes if outcome.scheme in extremes()]
     figure.add_trace(
         graph_objects.Scatter(
             x=[end.rare_recall for end in ends],
@@ -251,6 +258,6 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
     )
     said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
     body = f"""<p>Matrix factorization of Gowalla. Setting: {said}. The dotted line joins uniform and within-batch
-negatives that are weighted alike. Green: uniform negatives that target the margin tau log pi[y'].</p>
+negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant.</p>
 {plots([figure])[0]}"""
     return page("Head and tail on Gowalla", body)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.explaining import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.explaining import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.losses import margin_cross_entropy
 from longtail.negatives import Batch, Draw, Weighting
@@ -75,7 +75,8 @@ def measure_all(num_samples: int, num_draws: int, seed: int = 0) -> Iterator[Sch
     logits = torch.randn(num_samples, PRIOR.num_classes, generator=generator, dtype=torch.float64)
     target = torch.randint(PRIOR.num_classes, (num_samples,), generator=generator)
     for sampling in ("uniform", "within-batch"):
-        for weighting, (build, _) in WEIGHTINGS.items():
+        for weighting in TABLE_2:
+            build, _ = WEIGHTINGS[weighting]
             measurements = tuple(
                 measure(logits, target, sampling, build(PRIOR), num_negatives, num_draws, generator)
                 for num_negatives in NUM_NEGATIVES
