@@ -30,7 +30,8 @@ def row_of(folder: Path) -> dict[str, Any]:
     """Metrics and distances of one run."""
     run = load_run(folder)
     metrics = {name: round(value, 6) for name, value in run.metrics.items()}
-    row = {"recipe": run.recipe["name"], "method": run.method, "seed": run.seed, **metrics}
+    options = " ".join(f"{name}={value}" for name, value in run.recipe["method"].get("options", {}).items())
+    row = {"recipe": run.recipe["name"], "method": run.method, "options": options, "seed": run.seed, **metrics}
     return row | {"seconds": run.summary["seconds"]} | distances_of(embed_run(folder))
 
 
@@ -58,10 +59,13 @@ def embedded_groups(embedded: Dataset) -> dict[str, Tensor]:
 def main() -> None:
     """Measure every complete run of a comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", action="store_true", help="settings that were not taken: to results/quality/trials")
     parser.add_argument("folders", nargs="*", type=Path, help="what longtail compare has made; none: nothing to do")
-    for folder in parser.parse_args().folders:
+    arguments = parser.parse_args()
+    where = "quality/trials" if arguments.trials else "quality"
+    for folder in arguments.folders:
         rows = [row_of(path) for path in find_runs(folder)]
-        print(write_rows(f"quality/{rows[0]['recipe']}", rows))
+        print(write_rows(f"{where}/{rows[0]['recipe']}", rows))
 
 
 if __name__ == "__main__":
