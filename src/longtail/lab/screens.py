@@ -362,7 +362,7 @@ def recommendation(outcomes: Sequence[gowalla.Outcome]) -> RenderableType:
         gap = f"{gaps[outcome.scheme]:+.4f}" if outcome.scheme in gaps else "-"
         values = f"{outcome.recall:.4f}", f"{outcome.rare_recall:.4f}", gap, f"{outcome.seconds:.0f}"
         table.add_row(str(outcome.scheme), *values)
-    note = "Rare: the rarest third of the items. The line joins uniform and within-batch, both constant."
+    note = "Rare: the rarest third of the items. The line joins uniform and within-batch, both of weight 1."
     return Group(table, Text(note, "dim"))
 
 

@@ -231,7 +231,6 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
         )
     )
     symbols = {"uniform": "circle", "within-batch": "square"}
-    heights = {"uniform": "bottom", "within-batch": "top"}  # unbiased weightings end in one place, whatever is drawn
     for outcome in outcomes:
         sampling, weighting = outcome.scheme
         figure.add_trace(
@@ -241,7 +240,7 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
                 mode="markers+text",
                 name=str(outcome.scheme),
                 text=[f" {outcome.scheme}"],
-                textposition=f"{heights[sampling]} {'left' if weighting == 'relative' else 'right'}",
+                textposition=_text_position(outcome.scheme),
                 marker={"color": COLORS.get(weighting, "#009e73"), "symbol": symbols[sampling], "size": 12},
                 hovertemplate=f"{outcome.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
                 showlegend=False,
@@ -261,3 +260,10 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
 negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant.</p>
 {plots([figure])[0]}"""
     return page("Head and tail on Gowalla", body)
+
+
+def _text_position(scheme: Scheme) -> str:
+    """Where the name of a point is, so that names of neighbors do not lie upon each other."""
+    is_below = scheme.sampling == "uniform" or scheme.weighting == "unit"
+    is_left = scheme.weighting == "relative" or scheme == ("uniform", "tail")
+    return f"{'bottom' if is_below else 'top'} {'left' if is_left else 'right'}"
