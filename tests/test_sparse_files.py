@@ -58,11 +58,14 @@ def contents(draw: st.DrawFn) -> str:
 
 
 @settings(deadline=None, max_examples=150)
-@given(contents(), st.sampled_from([3, 17, 2**17]))
-def test_equals_a_loop_over_lines(tmp_path_factory: pytest.TempPathFactory, content: str, chunk: int) -> None:
+@given(contents(), st.sampled_from([3, 17, 2**17]), st.sampled_from([5, 40, 2**17]))
+def test_equals_a_loop_over_lines(
+    tmp_path_factory: pytest.TempPathFactory, content: str, chunk: int, block: int
+) -> None:
     path = written(tmp_path_factory.mktemp("file"), content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_files, "CHUNK", chunk)
+        patch.setattr(sparse_files, "BLOCK", block)
         samples = read_sparse_file(path)
     features, labels = by_lines(content)
     np.testing.assert_allclose(samples.features.toarray(), features, rtol=1.2e-7)

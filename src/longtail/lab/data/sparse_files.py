@@ -34,17 +34,20 @@ Indices = npt.NDArray[np.int32]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
 
+BLOCK = 2**22
+"""Bytes to read at a time."""
 CHUNK = 2**18
-"""Bytes to read at a time: so few that the arrays over them stay in a processor's cache."""
+"""Bytes to parse at a time: so few that the arrays over them stay in a processor's cache."""
 LARGEST_INDEX = 2**31 - 1
 """Features and labels are at most this many, so that an index fits into four bytes."""
 LONGEST_INTEGER = 18
 """Digits that always fit into an int64."""
 
-DIGIT, MARK, COMMA, COLON, SPACE, NEWLINE, OTHER = range(7)
+COMMA, COLON, SPACE, NEWLINE, OTHER = range(5)
 LABEL, COLUMN, VALUE, NOTHING, WRONG = range(5)
 EMPTY = 64
 
+SIGNS = b"+-eE"
 PADDING = LONGEST_INTEGER + 2
 """So many bytes before the first one may be asked for."""
 
@@ -197,22 +200,20 @@ class _Lines:
         raise ValueError(f"{self.path}, line {line}: {problem} Got {text!r}.")
 
 
-class _Stops(NamedTuple):
-    """All bytes that are no digits."""
-
-    offsets: Integers
-    characters: Bytes
-    delimiters: Integers
-    """Which of them end a number: all but signs, points and exponents."""
-
-
 class _Text(NamedTuple):
     """Lines, and where their numbers are."""
 
     lines: _Lines
     content: Bytes
-    stops: _Stops
+    is_end: Flags
+    """Which bytes are delimiters."""
     ends: Integers
+    """Of every number, which may be empty, the delimiter after it."""
+    roles: Bytes
+    is_mark: Flags
+    """Which bytes are points, signs and exponents."""
+    has_signs: bool
+    """Whether any of these is not a point."""
     by_four: npt.NDArray[np.uint16]
     """For every byte the whole number of up to four digits that ends there; ``PADDING`` zeros before."""
 
@@ -226,9 +227,7 @@ def _table(kinds: dict[int, bytes]) -> bytes:
     return bytes(table)
 
 
-_KIND_OF_BYTE = _table(
-    {DIGIT: b"0123456789", MARK: b".+-eE", COMMA: b",", COLON: b":", SPACE: b" \t\r", NEWLINE: b"\n"}
-)
+_KIND_OF_BYTE = _table({COMMA: b",", COLON: b":", SPACE: b" \t\r", NEWLINE: b"\n"})
 
 
 def _role_of_pair() -> bytes:
@@ -291,42 +290,51 @@ def _header(path: Path, line: bytes) -> _Sizes:
 
 def _parts(path: Path, file: BinaryIO, sizes: _Sizes) -> Iterator[_Part]:
     """What the lines after the first have, some lines at a time."""
-    line, rest = 2, b""
-    while True:
-        chunk = file.read(CHUNK)
-        if chunk:
-            lines, newline, rest = (rest + chunk).rpartition(b"\n")
-            content = lines + newline
-        else:
-            content = rest + b"\n" if rest else b""
-        if content:
-            part = _parse(_Lines(path, content, line), sizes)
-            yield part
-            line += len(part.labels_per_line)
-        if not chunk:
-            return
+    line = 2
+    for content in _whole_lines(file):
+        part = _parse(_Lines(path, content, line), sizes)
+        yield part
+        line += len(part.labels_per_line)
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Some lines at a time, each with its end, which the last one of a file may lack."""
+    block = b""
+    while more := file.read(BLOCK):
+        block, start = block + more, 0
+        while end := block.rfind(b"\n", start, start + CHUNK) + 1 or block.find(b"\n", start) + 1:
+            yield block[start:end]
+            start = end
+        block = block[start:]
+    if block:
+        yield block + b"\n"
 
 
 def _parse(lines: _Lines, sizes: _Sizes) -> _Part:
     """Numbers of whole lines, by array operations over all their bytes."""
     content = np.frombuffer(lines.content, dtype=np.uint8)
     is_digit = (content - np.uint8(ord("0"))) <= 9
-    offsets = np.flatnonzero(~is_digit)
-    characters = content[offsets]
-    kinds = np.frombuffer(characters.tobytes().translate(_KIND_OF_BYTE), dtype=np.uint8)
-    _check_characters(lines, offsets, kinds)
-    delimiters = np.flatnonzero(kinds != MARK)
-    ends, after = offsets[delimiters], kinds[delimiters]
+    is_mark = content == ord(".")
+    has_signs = any(sign in lines.content for sign in SIGNS)
+    if has_signs:
+        for sign in SIGNS:
+            is_mark |= content == sign
+    is_end = is_digit == is_mark  # neither
+    ends = np.flatnonzero(is_end)
+    after = np.frombuffer(content.take(ends).tobytes().translate(_KIND_OF_BYTE), dtype=np.uint8)
+    _check_characters(lines, ends, after)
     before = np.empty_like(after)
     before[0], before[1:] = NEWLINE, after[:-1]
-    is_empty = np.diff(ends, prepend=-1) == 1
-    pairs = before * np.uint8(8) + after + is_empty * np.uint8(EMPTY)
+    pairs = before * np.uint8(8) + after
+    if is_end[0] or (is_end[1:] & is_end[:-1]).any():
+        pairs += (np.diff(ends, prepend=-1) == 1) * np.uint8(EMPTY)
     roles = np.frombuffer(pairs.tobytes().translate(_ROLE_OF_PAIR), dtype=np.uint8)
     _check_order(lines, roles, before, ends)
 
-    text = _Text(lines, content, _Stops(offsets, characters, delimiters), ends, _numbers_by_four(content, is_digit))
+    by_four = _numbers_by_four(content, is_digit)
+    text = _Text(lines, content, is_end, ends, roles, is_mark, has_signs, by_four)
     labels, columns = np.flatnonzero(roles == LABEL), np.flatnonzero(roles == COLUMN)
-    values = _values(text, columns + 1)
+    values = _values(text, columns)
     line_ends = np.flatnonzero(after == NEWLINE)
     return _Part(
         _indices(text, labels, sizes.labels, "labels"),
@@ -360,17 +368,6 @@ def _check_order(lines: _Lines, roles: Bytes, before: Bytes, ends: Integers) -> 
             lines.fail(int(ends[wrong[0]]), problem)
 
 
-def _check_marks(text: _Text, values: Integers, num_marks: Integers) -> None:
-    """Signs, points and exponents are in values alone."""
-    offsets, delimiters = text.stops.offsets, text.stops.delimiters
-    if len(offsets) - len(delimiters) == num_marks.sum():
-        return
-    is_marked = np.diff(delimiters, prepend=-1) > 1
-    is_marked[values] = False
-    end = int(text.ends[is_marked.argmax()])
-    text.lines.fail(end, "indices of labels and features must be whole numbers of at least 0.")
-
-
 def _numbers_by_four(content: Bytes, is_digit: Flags) -> npt.NDArray[np.uint16]:
     """For every byte the number that its digit ends, cut to four digits, and 0 where there is none.
 
@@ -385,10 +382,9 @@ def _numbers_by_four(content: Bytes, is_digit: Flags) -> npt.NDArray[np.uint16]:
     carried = are_digits[1:-1] & are_digits[2:]
     carried *= pairs[:-2]
     numbers = np.empty(PADDING + len(content), dtype=np.uint16)
-    numbers[:PADDING] = 0
-    numbers[PADDING : PADDING + 2] = pairs[:2]
+    numbers[: PADDING + 2] = 0
     np.multiply(carried, 100, out=numbers[PADDING + 2 :], dtype=np.uint16)
-    numbers[PADDING + 2 :] += pairs[2:]
+    numbers[PADDING:] += pairs
     return numbers
 
 
@@ -397,9 +393,9 @@ def _whole_numbers(text: _Text, ends: Integers, lengths: Integers) -> Unsigned:
     last = ends + (PADDING - 1)
     longest = min(int(lengths.max(initial=0)), LONGEST_INTEGER)
     dtype: type = np.uint32 if longest < 10 else np.uint64
-    numbers: Unsigned = text.by_four[last].astype(dtype)
+    numbers: Unsigned = text.by_four.take(last).astype(dtype)
     for width in range(4, longest, 4):
-        more: Unsigned = (text.by_four[last - width] * (lengths > width)).astype(dtype)
+        more: Unsigned = (text.by_four.take(last - width) * (lengths > width)).astype(dtype)
         more *= 10**width
         numbers += more
     return numbers
@@ -426,38 +422,59 @@ def _starts(text: _Text, places: Integers) -> Integers:
     return starts
 
 
-def _values(text: _Text, places: Integers) -> npt.NDArray[np.float32]:
+def _values(text: _Text, columns: Integers) -> npt.NDArray[np.float32]:
     """Decimal numbers by array operations, and the few in another notation one by one."""
-    starts, ends, stops = _starts(text, places), text.ends[places], text.stops
-    lengths = ends - starts
-    if len(stops.offsets) == len(text.ends) and lengths.max(initial=0) <= LONGEST_INTEGER:
-        return _whole_numbers(text, ends, lengths).astype(np.float32)
-    last = stops.delimiters[places]
-    num_marks = last - stops.delimiters[places - 1] - 1
-    _check_marks(text, places, num_marks)
-    is_pointed = (stops.characters[last - 1] == ord(".")) & (num_marks > 0)
-    points = stops.offsets[last - 1]
+    starts, ends = text.ends[columns] + 1, text.ends[columns + 1]
+    if not text.is_mark.any() and (ends - starts).max(initial=0) <= LONGEST_INTEGER:
+        return _whole_numbers(text, ends, ends - starts).astype(np.float32)
+    points, num_marks = _points(text, columns, starts, ends)
+    is_pointed = points < ends
     num_decimals = (ends - points - 1) * is_pointed
     # The digits in front of the point, where there are any, and those after it, as one whole number.
-    unit = _POWERS_OF_TEN[np.minimum(num_decimals, LONGEST_INTEGER)]
-    values = _whole_numbers(text, points, lengths - num_decimals - 1) * is_pointed * unit
-    values += _whole_numbers(text, ends, np.where(is_pointed, num_decimals, lengths))
+    unit = _POWERS_OF_TEN.take(num_decimals, mode="clip")
+    values = _whole_numbers(text, points, points - starts) * unit
+    values += _whole_numbers(text, ends, num_decimals) * is_pointed
     values /= unit
 
-    num_digits = lengths - num_marks
-    is_odd = (num_digits < 1) | (num_digits > LONGEST_INTEGER)
-    if num_marks.sum() > np.count_nonzero(is_pointed):
+    num_expected = is_pointed.view(np.int8)
+    if text.has_signs:
         is_minus = text.content[starts] == ord("-")
         values[is_minus] *= -1
-        is_odd |= num_marks > is_pointed.view(np.int8) + is_minus
-    for place in np.flatnonzero(is_odd):
-        values[place] = _number(text.content[starts[place] : ends[place]].tobytes())
+        num_expected = num_expected + is_minus
+    num_digits = ends - starts - num_marks
+    is_odd = (num_marks > num_expected) | (num_digits < 1) | (num_digits > LONGEST_INTEGER)
+    odd = np.flatnonzero(is_odd)
+    limits = zip(starts[odd].tolist(), ends[odd].tolist(), strict=True)
+    values[odd] = [_number(text.lines.content[start:end]) for start, end in limits]
     with np.errstate(over="ignore"):
         rounded: npt.NDArray[np.float32] = values.astype(np.float32)
     is_finite = np.isfinite(rounded)
     if not is_finite.all():
         text.lines.fail(int(ends[is_finite.argmin()]), "values must be finite numbers.")
     return rounded
+
+
+def _points(text: _Text, columns: Integers, starts: Integers, ends: Integers) -> tuple[Integers, Integers | int]:
+    """Where the point of each value is, its end if it has none, and how many marks it has."""
+    if not text.has_signs and np.count_nonzero(text.is_mark) == len(ends):
+        guess = starts + 1  # after one digit, as in most numbers
+        if (text.content.take(guess) == ord(".")).all():
+            return guess, 1
+    marks = np.flatnonzero(text.is_mark)
+    if not text.has_signs and len(marks) == len(ends) and ((marks >= starts) & (marks < ends)).all():
+        return marks, 1
+    bounds = np.flatnonzero(text.is_mark | text.is_end)
+    numbers = np.flatnonzero(text.is_mark[bounds]) - np.arange(len(marks))  # as many delimiters are before the mark
+    wrong = marks[text.roles[numbers] != VALUE]
+    if wrong.size:
+        text.lines.fail(int(wrong[0]), "indices of labels and features must be whole numbers of at least 0.")
+    rank = np.zeros(len(text.ends), dtype=np.int64)
+    rank[columns + 1] = np.arange(len(columns))
+    of = rank[numbers]
+    is_point = text.content[marks] == ord(".")
+    points = ends.copy()
+    points[of[is_point]] = marks[is_point]
+    return points, np.bincount(of, minlength=len(ends))
 
 
 def _number(text: bytes) -> float:
