@@ -163,7 +163,8 @@ def pull(
     values = wide.sum(dim=1) * 0  # in the graph also where nobody has a partner
     with _no_autocast(wide):
         for block in _class_blocks(labels, smallest=1 if memory is not None else 2):
-            found = _pull_block(wide[block.rows], block, margin.to(wide), memory)
+            x = wide.index_select(0, block.rows.flatten()).view(*block.rows.shape, -1)
+            found = _pull_block(x, block, margin.to(wide), memory)
             values = values.index_add(0, block.rows.flatten(), torch.where(block.is_real, found, 0).flatten())
     return values if weights is None else values * weights.to(values)[labels]
 
@@ -761,14 +762,15 @@ def _class_blocks(labels: Tensor, smallest: int) -> Iterator[_Block]:
     classes, counts = torch.unique_consecutive(labels[order], return_counts=True)
     starts = counts.cumsum(0) - counts
     sizes: dict[int, list[int]] = {}
-    for position, count in enumerate(counts.tolist()):
+    counted = counts.tolist()
+    for position, count in enumerate(counted):
         if count >= smallest:
             sizes.setdefault(max(count.bit_length(), 4), []).append(position)
     for positions in sizes.values():
         group = torch.tensor(positions, device=labels.device)
-        steps = torch.arange(int(counts[group].max()), device=labels.device)
+        steps = torch.arange(max(counted[position] for position in positions), device=labels.device)
         is_real = steps < counts[group, None]
-        yield _Block(classes[group], order[starts[group, None] + torch.where(is_real, steps, 0)], is_real)
+        yield _Block(classes[group], order[starts[group, None] + steps * is_real], is_real)
 
 
 def _pull_block(x: Tensor, block: _Block, margin: Tensor, memory: Remembered | None) -> Tensor:
@@ -779,18 +781,20 @@ def _pull_block(x: Tensor, block: _Block, margin: Tensor, memory: Remembered | N
     partners, is_partner = x, block.is_real
     if memory is not None:
         remembered = memory.embeddings[block.classes].to(x) - middle
-        places = torch.arange(remembered.shape[1], device=x.device)
+        filled = torch.arange(remembered.shape[1], device=x.device)
         partners = torch.cat([x, remembered], dim=1)
-        is_partner = torch.cat([is_partner, places < memory.counts[block.classes, None]], dim=1)
-    itself = torch.eye(x.shape[1], partners.shape[1], dtype=torch.bool, device=x.device)
+        is_partner = torch.cat([is_partner, filled < memory.counts[block.classes, None]], dim=1)
+    places = torch.arange(partners.shape[1], device=x.device)
+    itself = places[: x.shape[1], None] == places
     exponents = _squared_distances(x, partners) - margin[block.classes, None, None]
     return _log_one_plus_sum(exponents.masked_fill(itself | ~is_partner[:, None, :], -math.inf))
 
 
 def _squared_distances(x: Tensor, others: Tensor) -> Tensor:
     """[..., N, M] squared distances by one matrix product; exact to the precision of the largest."""
-    norms = x.square().sum(dim=-1)[..., :, None] + others.square().sum(dim=-1)[..., None, :]
-    return (norms - 2 * x @ others.mT).clamp_min(0)
+    norms = x.square().sum(dim=-1)
+    other_norms = norms if others is x else others.square().sum(dim=-1)
+    return (norms[..., :, None] + other_norms[..., None, :]).sub(x @ others.mT, alpha=2).clamp_min(0)
 
 
 def _log_one_plus_sum(exponents: Tensor) -> Tensor:
