@@ -163,7 +163,7 @@ def pull(
     values = wide.sum(dim=1) * 0  # in the graph also where nobody has a partner
     with _no_autocast(wide):
         for block in _class_blocks(labels, smallest=1 if memory is not None else 2):
-            x = wide.index_select(0, block.rows.flatten()).view(*block.rows.shape, -1)
+            x = wide.index_select(0, block.rows.flatten()).view(*block.rows.shape, wide.shape[1])
             found = _pull_block(x, block, margin.to(wide), memory)
             values = values.index_add(0, block.rows.flatten(), torch.where(block.is_real, found, 0).flatten())
     return values if weights is None else values * weights.to(values)[labels]
