@@ -59,7 +59,7 @@ def embedded_groups(embedded: Dataset) -> dict[str, Tensor]:
 def main() -> None:
     """Measure every complete run of a comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", action="store_true", help="settings that were not taken: to results/quality/trials")
+    parser.add_argument("--trials", action="store_true", help="settings that were not taken, to quality/trials")
     parser.add_argument("folders", nargs="*", type=Path, help="what longtail compare has made; none: nothing to do")
     arguments = parser.parse_args()
     where = "quality/trials" if arguments.trials else "quality"
