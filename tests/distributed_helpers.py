@@ -70,7 +70,7 @@ def _main(folder, rank):
 
 if __name__ == "__main__":
     _main(Path(sys.argv[1]), int(sys.argv[2]))
-    # The result is written. A thread of gloo may still hold a tensor of the last collective, and abort the process when
-    # it lets go of it while the interpreter shuts down: https://github.com/pytorch/pytorch/pull/179291
+    # The result is written. A thread of gloo may still hold a tensor of the last collective, and aborts the process
+    # if it lets go of it while the interpreter shuts down: https://github.com/pytorch/pytorch/pull/179291
     sys.stdout.flush()
     os._exit(0)
