@@ -6,6 +6,7 @@ that is killed and resumed ends with the same numbers as one that was not.
 
 from __future__ import annotations
 
+import atexit
 import io
 import math
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -84,6 +86,8 @@ def train(
     _check_learning(recipe)
     fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.train.precision)  # type: ignore[arg-type]
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave_process_group)
     _check_folder(recipe, folder, restart)
     if (folder / "summary.json").is_file() and not restart:
         return load_run(folder)
@@ -110,6 +114,12 @@ def train(
     _finish(fabric, recipe, data, method, prepare, state, folder)
     fabric.barrier()
     return load_run(folder)
+
+
+def _leave_process_group() -> None:
+    """End the threads of a group that is still there: gloo's can abort an interpreter that shuts down under them."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)
