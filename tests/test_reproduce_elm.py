@@ -106,10 +106,10 @@ def test_the_screen_has_a_line_a_row(results, recipe):
     assert sum(line.strip().startswith(tuple(elm.ROWS)) for line in lines) == len(elm.ROWS)
 
 
-def test_distances_are_told_of_the_rarest_group_that_there_is(results):
-    assert elm.rarest_group(results) == "tail"
+def test_groups_are_told_of_as_far_as_they_have_classes(results):
+    assert elm.groups_with_classes(results) == ["head", "torso", "tail"]
     without_tail = dataclasses.replace(results[0], prior=ClassPrior.from_counts([5000, 500, 50]))
-    assert elm.rarest_group([without_tail]) == "torso"
+    assert elm.groups_with_classes([without_tail]) == ["head", "torso"]
 
 
 def test_a_run_without_embeddings_is_named(recipe, tmp_path):

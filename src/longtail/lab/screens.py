@@ -228,19 +228,20 @@ def decision_areas(heads: Heads) -> RenderableType:
 
 def elm_rows(rows: Mapping[str, Sequence[Result]]) -> RenderableType:
     """Table 2 of ELM: accuracy, and how compact rare classes are on the test set."""
-    from longtail.lab.reproduce.elm import measured, rarest_group
+    from longtail.lab.reproduce.elm import groups_with_classes, measured
 
-    rarest = rarest_group(rows["CE"])
-    shares = ("head", "torso", "tail", "nearest_mean")
+    groups = groups_with_classes(rows["CE"])
+    rarest = groups[-1]
+    shares = (*groups, "nearest_mean")
     distances = (f"{rarest}_distance_by_norm", f"{rarest}_distance_by_class_means")
-    table = _table("method", "balanced", "head", "torso", "tail", "means", "/ norm", "/ means")
+    table = _table("method", "balanced", *groups, "means", "/ norm", "/ means")
     for label, found in rows.items():
         balanced = measured(found, "balanced_accuracy")
         spread = f" ± {100 * balanced.half_width:.1f}" if balanced.has_interval else ""
         table.add_row(
             label,
             f"{100 * balanced.mean:.1f}{spread}",
-            *(f"{100 * measured(found, name).mean:.1f}".replace("nan", "-") for name in shares),
+            *(f"{100 * measured(found, name).mean:.1f}" for name in shares),
             *(f"{measured(found, name).mean:.2f}" for name in distances),
         )
     seeds = max(map(len, rows.values()))

@@ -41,11 +41,11 @@ __all__ = [
     "STRENGTHS",
     "Result",
     "at_strengths",
+    "groups_with_classes",
     "in_rows",
     "measured",
     "picture",
     "plan",
-    "rarest_group",
     "reduce_run",
     "write_results",
 ]
@@ -162,10 +162,10 @@ def at_strengths(results: Sequence[Result]) -> dict[float, list[Result]]:
     return {strength: [result for result in results if result.strength == strength] for strength in found}
 
 
-def rarest_group(results: Iterable[Result]) -> str:
-    """The tail; or the torso or head where no class is as rare as that."""
+def groups_with_classes(results: Iterable[Result]) -> list[str]:
+    """Head, torso and tail, as far as there are classes of that frequency; the rarest is last."""
     groups = next(iter(results)).prior.groups()
-    return next(name for name in reversed(GROUPS) if len(groups[name]))
+    return [name for name in GROUPS if len(groups[name])]
 
 
 def measured(results: Iterable[Result], name: str) -> Estimate:
@@ -243,10 +243,11 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 
 
 def _table(rows: Mapping[str, Sequence[Result]]) -> str:
-    rarest = rarest_group(rows["CE"])
+    groups = groups_with_classes(rows["CE"])
+    rarest = groups[-1]
     columns = {
         "balanced accuracy": "balanced_accuracy",
-        **{group: group for group in GROUPS},
+        **{group: group for group in groups},
         f"{rarest} distance / largest norm": f"{rarest}_distance_by_norm",
         f"{rarest} distance / class means": f"{rarest}_distance_by_class_means",
         "nearest mean": "nearest_mean",
@@ -272,11 +273,12 @@ def _groups(rows: Mapping[str, Sequence[Result]]) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
+    groups = groups_with_classes(rows["CE"])
     for label, found in rows.items():
-        values = [measured(found, group) for group in GROUPS]
+        values = [measured(found, group) for group in groups]
         figure.add_trace(
             graph_objects.Bar(
-                x=GROUPS,
+                x=groups,
                 y=[value.mean for value in values],
                 error_y={"array": [np.nan_to_num(value.half_width) for value in values], "thickness": 1},
                 name=label,
@@ -294,7 +296,7 @@ def _margins(compared: Mapping[str, Sequence[Result]]) -> Any:
     values = {
         label: {
             group: np.concatenate([result.digest.margins[group] for result in found])
-            for group in GROUPS
+            for group in groups_with_classes(found)
             if all(group in result.digest.margins for result in found)
         }
         for label, found in compared.items()
@@ -310,7 +312,8 @@ def _distances(compared: Mapping[str, Sequence[Result]]) -> Any:
     values = [
         {
             label: {
-                group: torch.cat([result.distances[scale][group] for result in found]).numpy() for group in GROUPS
+                group: torch.cat([result.distances[scale][group] for result in found]).numpy()
+                for group in groups_with_classes(found)
             }
             for label, found in compared.items()
         }
@@ -324,14 +327,14 @@ def _violins(rows: Sequence[Mapping[str, Mapping[str, Any]]], titles: Sequence[s
     from plotly import graph_objects
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(
-        rows=len(rows), cols=3, column_titles=[group.capitalize() for group in GROUPS], horizontal_spacing=0.05
-    )
+    groups = list(next(iter(rows[0].values())))
+    titles_above = [group.capitalize() for group in groups]
+    figure = make_subplots(rows=len(rows), cols=len(groups), column_titles=titles_above, horizontal_spacing=0.05)
     for row, (quantity, title) in enumerate(zip(rows, titles, strict=True), start=1):
         for label, by_group in quantity.items():
-            for column, group in enumerate(GROUPS, start=1):
+            for column, group in enumerate(groups, start=1):
                 violin = graph_objects.Violin(
-                    y=np.asarray(by_group.get(group, [])).round(4).tolist(),
+                    y=np.asarray(by_group[group]).round(4).tolist(),
                     name=label,
                     legendgroup=label,
                     line={"color": COLORS[label], "width": 1.5},
