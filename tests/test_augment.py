@@ -173,7 +173,7 @@ def test_statistics_of_images_in_files_decode_a_part():
             return indices.to(torch.float32).reshape(-1, 1, 1, 1)
 
         def take(self, indices):
-            raise NotImplementedError
+            raise AssertionError("statistics ask for batches alone")
 
     inputs = Decoded()
     mean, _ = augment.channel_statistics(Split(inputs, torch.zeros(1000, dtype=torch.int64)), max_decoded=101)

@@ -48,8 +48,9 @@ LABEL, COLUMN, VALUE, NOTHING, WRONG = range(5)
 EMPTY = 64
 
 SIGNS = b"+-eE"
+"""What a number may have beside digits and a point."""
 PADDING = LONGEST_INTEGER + 2
-"""So many bytes before the first one may be asked for."""
+"""Zeros before the first byte, for numbers that have fewer digits than are looked at."""
 
 _POWERS_OF_TEN = 10.0 ** np.arange(LONGEST_INTEGER + 1)
 
@@ -302,6 +303,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
     block = b""
     while more := file.read(BLOCK):
         block, start = block + more, 0
+        # As many lines as fit into a chunk, or one that is longer; 0 where the rest of the block has no end.
         while end := block.rfind(b"\n", start, start + CHUNK) + 1 or block.find(b"\n", start) + 1:
             yield block[start:end]
             start = end

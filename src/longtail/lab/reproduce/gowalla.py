@@ -5,9 +5,8 @@ example is a user with one of the items. Uniform negatives and negatives from th
 of Rawat et al., "Disentangling sampling and labeling bias", and with weights of 1, as they are mostly used; and
 weightings in between these two, which target the margin tau log pi[y'] of a negative and a constant, with which all
 negatives together weigh as much as in cross-entropy: at 0 it is that, at 1 the margin of within-batch negatives of
-equal weight. R@20 is the mean over users of the share of their test
-items among their 20 best items that were not in training; on the rarest third of the items it is the same, over the
-users who have such items.
+equal weight. R@20 is the mean over users of the share of their test items among their 20 best items that were not in
+training; on the rarest third of the items it is the same, over the users who have such items.
 """
 
 from __future__ import annotations
