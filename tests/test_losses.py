@@ -74,24 +74,95 @@ def test_margin_loss_is_its_formula_for_any_margin(vector, seed):
     )
 
 
-def test_large_logits_take_the_rowwise_route_to_the_same_result(monkeypatch):
+def take_the_plain_way(monkeypatch):
+    """Add the margin to the logits, as on other devices."""
+    monkeypatch.setattr(losses, "_has_short_way", lambda *_: False)
+
+
+def took_short_way(loss):
+    return "ScaledSoftmax" in loss.grad_fn.name()
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 2])
+@pytest.mark.parametrize("chosen", [margins.logit_adjusted(PRIOR), ASYMMETRIC], ids=["symmetric", "asymmetric"])
+def test_both_ways_come_to_the_same_result(chosen, ignore_index, monkeypatch):
     logits, target = make_batch(size=9)
-    target[3] = -100
-    plain = value_and_gradient(lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS), logits)
-    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0)
-    monkeypatch.setattr("longtail._chunked.CHUNK_ELEMENTS", 2 * C)
-    rowwise = value_and_gradient(lambda f: longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS), logits)
-    torch.testing.assert_close(rowwise, plain, rtol=1e-12, atol=1e-12)
+    target[3] = ignore_index
+
+    def module_and_function(f):
+        module = longtail.MarginCrossEntropy(chosen, WEIGHTS, ignore_index=ignore_index).double()
+        function = longtail.margin_cross_entropy(f, target, chosen, WEIGHTS, ignore_index=ignore_index)
+        return torch.cat([function, module(f, target).reshape(1)])
+
+    short = value_and_gradient(module_and_function, logits)
+    take_the_plain_way(monkeypatch)
+    torch.testing.assert_close(short, value_and_gradient(module_and_function, logits), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("rowwise", [False, True])
-def test_derivatives_of_every_kind(rowwise, monkeypatch):
-    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0 if rowwise else 2**40)
-    monkeypatch.setattr("longtail._chunked.CHUNK_ELEMENTS", 2 * C)
+def test_ready_logits_take_the_short_way_where_it_can_go():
+    logits, target = make_batch()
+    logits.requires_grad_()
+    module = longtail.MarginCrossEntropy(ASYMMETRIC)
+    assert took_short_way(module(logits, target))
+    assert took_short_way(longtail.margin_cross_entropy(logits, target, ASYMMETRIC))
+    assert not took_short_way(module(1e4 * logits, target))
+    assert not took_short_way(module(logits, F.one_hot(target, C).double()))
+
+
+@given(st.integers(0, 1000), st.floats(0.01, 60), st.floats(-20, 20))
+@settings(deadline=None, max_examples=60)
+def test_the_short_way_is_as_precise_as_pytorch(seed, scale, margin_scale):
+    """In float32, against float64: the short way's error is at most a few of the plain way's own roundings."""
+    logits, target = make_batch(size=5, seed=seed, scale=scale)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = Margins(*(margin_scale * torch.rand(2, C, generator=generator, dtype=torch.float64))).to(torch.float32)
+    single = logits.float()
+    value, (gradient,) = value_and_gradient(lambda f: longtail.margin_cross_entropy(f, target, chosen), single)
+    wanted, (wanted_gradient,) = value_and_gradient(
+        lambda f: loop_losses(f, target, chosen.to(torch.float64).dense(), torch.ones(C).double()), single.double()
+    )
+    largest = float(single.abs().max()) + abs(margin_scale)
+    torch.testing.assert_close(value.double(), wanted, rtol=1e-6, atol=1e-6 * (1 + largest))
+    torch.testing.assert_close(gradient.double(), wanted_gradient, rtol=1e-6, atol=1e-6 * (1 + largest))
+
+
+def test_the_loss_of_a_sure_sample_keeps_its_digits():
+    """Where F.cross_entropy rounds to 0 or to the next multiple of 1.2e-7."""
+    logits = torch.tensor([[18.0, 0.0, 0.0, 0.0, 0.0]])
+    chosen = margins.logit_adjusted(PRIOR)
+    got = longtail.margin_cross_entropy(logits, torch.tensor([0]), chosen)
+    wanted = math.log1p(math.exp(-18) * sum(PRIOR.counts[1:].tolist()) / int(PRIOR.counts[0]))
+    assert float(got) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_masked_and_undefined_logits_are_as_in_cross_entropy():
+    rows = [[0.0, -math.inf, 1.0, 2.0, 3.0], [math.nan, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, -math.inf]]
+    target, shift = torch.tensor([0, 0, 4]), PRIOR.log_probs.float()
+    for row, y in zip(rows, target, strict=True):
+        logits = torch.tensor([row])
+        got = longtail.margin_cross_entropy(logits, y[None], margins.logit_adjusted(PRIOR))
+        torch.testing.assert_close(got, F.cross_entropy(logits + shift, y[None], reduction="none"), equal_nan=True)
+
+
+def test_a_kept_graph_can_be_run_backward_again():
+    logits, target = make_batch()
+    leaf = logits.requires_grad_()
+    loss = longtail.MarginCrossEntropy(ASYMMETRIC).double()(leaf, target)
+    (first,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, leaf)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("take_mean", [False, True])
+def test_derivatives_of_every_kind(plain, take_mean, monkeypatch):
+    if plain:
+        take_the_plain_way(monkeypatch)
     logits, target = make_batch(size=4)
+    module = longtail.MarginCrossEntropy(ASYMMETRIC).double()
 
     def function(f):
-        return longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS)
+        return module(f, target) if take_mean else longtail.margin_cross_entropy(f, target, ASYMMETRIC, WEIGHTS)
 
     leaf = logits.clone().requires_grad_()
     assert torch.autograd.gradcheck(function, leaf, check_forward_ad=True)
@@ -346,9 +417,7 @@ def test_an_empty_batch_has_no_losses_and_no_mean():
     assert torch.isnan(longtail.MarginCrossEntropy(ASYMMETRIC)(empty, target))
 
 
-@pytest.mark.parametrize("rowwise", [False, True])
-def test_margins_can_be_learned(rowwise, monkeypatch):
-    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0 if rowwise else 2**40)
+def test_margins_can_be_learned():
     logits, target = make_batch()
     assert_same(
         lambda f, p, n: longtail.margin_cross_entropy(f, target, Margins(p, n), WEIGHTS),
@@ -404,14 +473,11 @@ def test_bad_input_is_named(call, message):
 
 def test_a_target_out_of_range_is_named_on_the_chunked_routes(monkeypatch):
     use_small_chunks(monkeypatch)
-    monkeypatch.setattr(losses, "ROWWISE_ELEMENTS", 0)
     x, weight = torch.zeros(2, 3), torch.zeros(C, 3)
     with pytest.raises(ValueError, match="Got 5"):
         longtail.mean_linear_margin_cross_entropy(x, weight, BAD_TARGETS)
     with pytest.raises(ValueError, match="Got 5"):
         longtail.linear_margin_cross_entropy(x, weight, BAD_TARGETS)
-    with pytest.raises(ValueError, match="Got 5"):
-        longtail.margin_cross_entropy(torch.zeros(2, C), BAD_TARGETS, ASYMMETRIC)
 
 
 def test_loaded_margins_replace_those_it_was_built_with() -> None:

@@ -1,8 +1,7 @@
-"""Cross-entropy a few rows at a time: the same values in less memory. Private; see ``losses`` for the maths.
+"""Cross-entropy from embeddings a few rows at a time: the same values in less memory. Private; see ``losses``.
 
-Large [N, C] tensors cost more to allocate than to compute, at least on CPUs, so these functions keep one small
-buffer and recompute (``RowwiseCrossEntropy``) or compute gradients while the buffer is at hand
-(``MeanLinearCrossEntropy``).
+Large [N, C] tensors cost more to allocate than to compute, at least on CPUs, so ``MeanLinearCrossEntropy`` keeps one
+buffer of some rows and takes gradients while it is at hand.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_ELEMENTS = 2**20
-"""Buffer size for ready logits: 4 MiB in float32, small enough to stay in cache."""
+"""Buffer size for passes over ready scores: 4 MiB in float32, small enough to stay in cache."""
 
 LINEAR_CHUNK_ELEMENTS = 25 * 2**20
 """Buffer size for logits made from embeddings: 100 MiB in float32, tall enough for efficient matrix products."""
@@ -36,75 +34,10 @@ def shift_target(logits: Tensor, target: Tensor, shift: Tensor) -> Tensor:
     return logits.scatter_add_(1, target.unsqueeze(1), shift.unsqueeze(1))
 
 
-class RowwiseCrossEntropy(torch.autograd.Function):
-    """[N] cross-entropy of ``logits + negative``, with ``shift`` added at the target.
-
-    Saves nothing of size [N, C] but its input. Differentiable twice, forward-mode and under vmap.
-    """
-
-    @staticmethod
-    def forward(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
-        losses = torch.empty_like(shift)
-        chunks = list(row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS))
-        shifted, log_probs = (_buffer(chunks, logits.shape[1], logits) for _ in range(2))
-        for rows in chunks:
-            part = _shifted_rows(logits[rows], target[rows], negative, shift[rows], out=shifted)
-            torch.log_softmax(part, dim=1, out=log_probs[: len(part)])
-            losses[rows] = log_probs[: len(part)].gather(1, target[rows].unsqueeze(1)).squeeze(1)
-        return losses.neg_()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad_losses: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, target, negative, shift = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: the gradient must itself be differentiable
-            return _logit_gradient(logits, target, negative, shift) * grad_losses[:, None], None, None, None
-        grad = torch.empty_like(logits)
-        chunks = list(row_chunks(logits.shape[0], logits.shape[1], CHUNK_ELEMENTS))
-        shifted, minus_one = _buffer(chunks, logits.shape[1], logits), shift.new_full((1,), -1.0)
-        for rows in chunks:
-            part = _shifted_rows(logits[rows], target[rows], negative, shift[rows], out=shifted)
-            torch.softmax(part, dim=1, out=grad[rows])
-            shift_target(grad[rows], target[rows], minus_one.expand(len(part)))
-            grad[rows].mul_(grad_losses[rows].unsqueeze(1))
-        return grad, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return (_logit_gradient(*ctx.saved_tensors) * tangent).sum(dim=1)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
-        batched = [
-            tensor.movedim(dim, 0) if dim is not None else tensor.expand(info.batch_size, *tensor.shape)
-            for tensor, dim in zip(tensors, in_dims, strict=True)
-        ]
-        logits, target, negative, shift = batched
-        losses = [
-            RowwiseCrossEntropy.apply(*parts)  # type: ignore[no-untyped-call]
-            for parts in zip(logits, target, negative, shift, strict=True)
-        ]
-        return torch.stack(losses), 0
-
-
 def _buffer(chunks: list[slice], num_classes: int, like: Tensor) -> Tensor:
     """Room for the largest chunk, which is the first."""
     num_rows = chunks[0].stop if chunks else 0
     return torch.empty(num_rows, num_classes, dtype=like.dtype, device=like.device)
-
-
-def _shifted_rows(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor, out: Tensor) -> Tensor:
-    part = torch.add(logits, negative, out=out[: len(logits)])
-    return shift_target(part, target, shift)
-
-
-def _logit_gradient(logits: Tensor, target: Tensor, negative: Tensor, shift: Tensor) -> Tensor:
-    shifted = shift_target(logits + negative, target, shift)
-    return torch.softmax(shifted, dim=1) - F.one_hot(target, logits.shape[1]).to(logits.dtype)
 
 
 class MeanLinearCrossEntropy(torch.autograd.Function):

@@ -5,7 +5,8 @@ The margin loss, eq. (11) of "Long-tail learning via logit adjustment", is
     l(y, f) = alpha[y] * log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])).
 
 With ``Delta[y, y'] = positive[y] + negative[y']`` it is plain cross-entropy on ``f + negative`` once the target's own
-logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing of size C x C.
+logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing of size C x C. On CPUs even that addition
+is saved; ``_scaled_softmax`` says how.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from longtail._chunked import (
     LINEAR_CHUNK_ELEMENTS,
     LINEAR_WHOLE_ELEMENTS,
     MeanLinearCrossEntropy,
-    RowwiseCrossEntropy,
     row_chunks,
     shift_target,
 )
+from longtail._scaled_softmax import ScaledSoftmaxCrossEntropy, margin_factors
 from longtail.margins import Margins
 from longtail.prior import ClassPrior
 
@@ -45,9 +46,6 @@ __all__ = [
     "mean_linear_margin_cross_entropy",
     "sigmoid_offsets",
 ]
-
-ROWWISE_ELEMENTS = 2**22
-"""From this size on, ready logits on a CPU go through ``RowwiseCrossEntropy``, which is faster there."""
 
 
 def margin_cross_entropy(
@@ -428,6 +426,7 @@ class MarginCrossEntropy(nn.Module):
     negative: Tensor | None
     weights: Tensor | None
     target_shift: Tensor | None
+    factors: Tensor | None
 
     def __init__(
         self,
@@ -439,15 +438,15 @@ class MarginCrossEntropy(nn.Module):
     ) -> None:
         super().__init__()
         _register_buffers(self, margins, weights)
-        _keep_target_shift(self)
-        self.register_load_state_dict_post_hook(_keep_target_shift)  # type: ignore[no-untyped-call]
+        for keep in (_keep_target_shift, _keep_factors):
+            keep(self)
+            self.register_load_state_dict_post_hook(keep)  # type: ignore[no-untyped-call]
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar, NaN if no sample counts."""
-        terms = _Terms(self.negative, self.target_shift, self.weights, self.ignore_index, self.label_smoothing)
-        return _margin_losses(logits, target, terms, take_mean=True)
+        return _margin_losses(logits, target, _kept_terms(self, self.factors), take_mean=True)
 
 
 class LinearMarginCrossEntropy(nn.Module):
@@ -466,8 +465,8 @@ class LinearMarginCrossEntropy(nn.Module):
 
     positive: Tensor | None
     negative: Tensor | None
-    target_shift: Tensor | None
     weights: Tensor | None
+    target_shift: Tensor | None
 
     def __init__(
         self,
@@ -486,8 +485,7 @@ class LinearMarginCrossEntropy(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """The mean loss of embeddings x [N, D] under the head ``weight`` [C, D], ``bias`` [C]: a scalar."""
-        terms = _Terms(self.negative, self.target_shift, self.weights, self.ignore_index, self.label_smoothing)
-        return _mean_linear_loss(x, weight, target, bias, terms)
+        return _mean_linear_loss(x, weight, target, bias, _kept_terms(self, factors=None))
 
 
 class FocalLoss(nn.Module):
@@ -614,6 +612,13 @@ def _keep_target_shift(module: nn.Module, _: object = None) -> None:
     module.register_buffer("target_shift", None if is_symmetric else shift, persistent=False)
 
 
+def _keep_factors(module: nn.Module, _: object = None) -> None:
+    """Keep what the margins multiply probabilities with beside them."""
+    margins = _margins_of(module)
+    factors = None if margins is None else margin_factors(margins.negative)
+    module.register_buffer("factors", factors, persistent=False)
+
+
 def _target_shift(margins: Margins) -> Tensor:
     return -(margins.positive + margins.negative)
 
@@ -630,6 +635,8 @@ class _Terms(NamedTuple):
     """[C] what comes to every logit: the negative part of the margins; None is 0."""
     target_shift: Tensor | None
     """[C] what comes to the target's logit after that; None is 0, as for symmetric margins."""
+    factors: Tensor | None
+    """[C] ``margin_factors`` of the negative part where they are at hand, else None."""
     weights: Tensor | None
     ignore_index: int
     label_smoothing: float
@@ -637,20 +644,24 @@ class _Terms(NamedTuple):
 
 def _terms(margins: Margins | None, weights: Tensor | None, ignore_index: int, label_smoothing: float) -> _Terms:
     negative, shift = (None, None) if margins is None else (margins.negative, _target_shift(margins))
-    return _Terms(negative, shift, weights, ignore_index, label_smoothing)
+    return _Terms(negative, shift, None, weights, ignore_index, label_smoothing)
+
+
+def _kept_terms(module: MarginCrossEntropy | LinearMarginCrossEntropy, factors: Tensor | None) -> _Terms:
+    kept = module.negative, module.target_shift, factors, module.weights
+    return _Terms(*kept, module.ignore_index, module.label_smoothing)
 
 
 def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
     """``margin_cross_entropy``, or its mean, which PyTorch takes in fewer passes when it knows."""
     _check_shapes(logits, target, terms)
     wide = _widened(logits)
-    if terms.negative is None:
-        losses = _losses_of_shifted(wide, target, terms, take_mean)
-    elif _is_rowwise(wide, target, terms):
-        losses = _rowwise_losses(wide, target, terms.negative.to(wide), terms)
-        losses = _mean(losses, target, terms.ignore_index) if take_mean else losses
-    else:
-        losses = _losses_of_shifted(wide + terms.negative.to(wide), target, terms, take_mean)
+    negative = None if terms.negative is None else terms.negative.to(wide)
+    losses = None
+    if negative is not None and _has_short_way(wide, target, terms):
+        losses = _scaled_losses(wide, target, negative, terms, take_mean)
+    if losses is None:
+        losses = _losses_of_shifted(wide if negative is None else wide + negative, target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
 
 
@@ -747,17 +758,28 @@ def _with_target_shifted(shifted: Tensor, target: Tensor, target_shift: Tensor) 
     return shifted
 
 
-def _rowwise_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: _Terms) -> Tensor:
-    safe = _safe(target, terms.ignore_index)
+def _scaled_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: _Terms, take_mean: bool) -> Tensor | None:
+    """``_margin_losses`` by ``ScaledSoftmaxCrossEntropy``; None where it can't, and for targets out of range."""
+    factors = (margin_factors(negative) if terms.factors is None else terms.factors).to(logits)
+    shift = None if terms.target_shift is None else terms.target_shift.to(logits)
     try:
-        no_shift = logits.new_zeros(1).expand(len(safe))
-        shift = no_shift if terms.target_shift is None else terms.target_shift.to(logits)[safe]
-        losses: Tensor = RowwiseCrossEntropy.apply(logits, safe, negative, shift)  # type: ignore[no-untyped-call]
-    except (IndexError, RuntimeError):
-        _raise_if_out_of_range(safe, logits.shape[1])
-        raise
-    losses = losses.masked_fill(target == terms.ignore_index, 0)
-    return losses if terms.weights is None else losses * terms.weights.to(losses)[safe]
+        all_count = not _may_be_ignored(target, terms.ignore_index)
+        safe = target.long() if all_count else _safe(target, terms.ignore_index)
+        is_plain_mean = take_mean and all_count and terms.weights is None
+        losses: Tensor = ScaledSoftmaxCrossEntropy.apply(logits, safe, factors, shift, is_plain_mean)  # type: ignore[no-untyped-call]
+    except (FloatingPointError, IndexError, RuntimeError):
+        return None
+    if is_plain_mean:
+        return losses
+    if terms.weights is not None:
+        losses = losses * terms.weights.to(losses).index_select(0, safe)
+    losses = losses if all_count else losses.masked_fill(target == terms.ignore_index, 0)
+    return _mean(losses, target, terms.ignore_index) if take_mean else losses
+
+
+def _may_be_ignored(target: Tensor, ignore_index: int) -> bool:
+    """Whether some target is ignored, or may be: a look at the smallest is all it takes to say no."""
+    return ignore_index >= 0 or int(target.min()) < 0
 
 
 def _expected_losses(shifted: Tensor, target: Tensor, terms: _Terms) -> Tensor:
@@ -817,10 +839,10 @@ def _focused(cross_entropy: Tensor, gamma: float) -> Tensor:
     return miss**gamma * cross_entropy
 
 
-def _is_rowwise(logits: Tensor, target: Tensor, terms: _Terms) -> bool:
+def _has_short_way(logits: Tensor, target: Tensor, terms: _Terms) -> bool:
+    """Whether to try ``_scaled_losses``: elsewhere its look at values would wait for the device or break a graph."""
     return (
-        logits.numel() >= ROWWISE_ELEMENTS
-        and logits.device.type == "cpu"
+        logits.device.type == "cpu"
         and not target.is_floating_point()
         and terms.label_smoothing == 0
         and not torch.compiler.is_compiling()
