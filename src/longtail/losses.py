@@ -5,8 +5,8 @@ The margin loss, eq. (11) of "Long-tail learning via logit adjustment", is
     l(y, f) = alpha[y] * log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])).
 
 With ``Delta[y, y'] = positive[y] + negative[y']`` it is plain cross-entropy on ``f + negative`` once the target's own
-logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing of size C x C. On CPUs even that addition
-is saved; ``_scaled_softmax`` says how.
+logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing of size C x C. On CPUs even that
+addition is saved; ``_scaled_softmax`` says how.
 """
 
 from __future__ import annotations
