@@ -78,6 +78,13 @@ def test_list_names_every_method():
     assert "yes" in row.split()
 
 
+def test_list_leaves_room_for_words_on_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("list").stdout.splitlines()
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in METHODS)
+    assert len(lines) < 4 * len(METHODS)
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_show_prints_the_whole_card(name):
     shown = run("show", name)

@@ -30,6 +30,10 @@ def loss_and_gradient(module, logits, target):
     return loss.detach(), gradient
 
 
+def test_no_two_methods_have_the_same_summary():
+    assert len({method.summary for method in METHODS.values()}) == len(METHODS)
+
+
 @every_method
 def test_the_loss_is_a_finite_scalar_with_a_gradient(method):
     loss, gradient = loss_and_gradient(method.loss(PRIOR).double(), *make_batch())

@@ -32,6 +32,8 @@ class Method:
     family: str
     card: Callable[..., Any]
     """The function whose docstring is the method card."""
+    variant: str = ""
+    """What sets it apart from another method with the same card."""
     margins: Callable[..., Margins] | None = None
     """prior, **options -> margins."""
     weights: Callable[..., Tensor] | None = None
@@ -52,8 +54,9 @@ class Method:
 
     @property
     def summary(self) -> str:
-        """The card's first sentence."""
-        return (inspect.getdoc(self.card) or "").partition("\n")[0]
+        """The card's first sentence, and the variant."""
+        sentence = (inspect.getdoc(self.card) or "").partition("\n")[0]
+        return f"{sentence.removesuffix('.')}; here {self.variant}." if self.variant else sentence
 
     @property
     def options(self) -> dict[str, Any]:
@@ -134,10 +137,8 @@ def _decoupled(function: losses.DecoupledFunction) -> Callable[..., nn.Module]:
     return build
 
 
-def _multilabel(
-    name: str, card: Callable[..., Any], own_loss: Callable[..., nn.Module], family: str = "multi-label"
-) -> Method:
-    return Method(name, family, card, own_loss=own_loss, takes_indicators=True)
+def _multilabel(name: str, card: Callable[..., Any], own_loss: Callable[..., nn.Module], variant: str = "") -> Method:
+    return Method(name, "multi-label", card, variant, own_loss=own_loss, takes_indicators=True)
 
 
 def _binary_cross_entropy(prior: ClassPrior) -> nn.Module:
@@ -252,25 +253,51 @@ _ROWS = (
     Method("power_weighted", "weight", weights.power, weights=weights.power),
     Method("class_balanced", "weight", weights.effective_number, weights=weights.effective_number),
     Method("focal", "loss", losses.focal_loss, own_loss=_focal),
-    Method("class_balanced_focal", "loss", losses.focal_loss, own_loss=_class_balanced_focal),
+    Method(
+        "class_balanced_focal",
+        "loss",
+        losses.focal_loss,
+        "with class-balanced weights",
+        own_loss=_class_balanced_focal,
+    ),
     Method("decoupled_logistic", "loss", losses.decoupled_logistic, own_loss=_decoupled(losses.decoupled_logistic)),
     Method("decoupled_hinge", "loss", losses.decoupled_hinge, own_loss=_decoupled(losses.decoupled_hinge)),
     Method("cosine_contrastive", "loss", losses.cosine_contrastive, own_loss=_decoupled(losses.cosine_contrastive)),
-    _multilabel("balanced_sigmoid", losses.balanced_sigmoid, losses.BalancedSigmoid, family="loss"),
+    Method(
+        "balanced_sigmoid",
+        "loss",
+        losses.balanced_sigmoid,
+        own_loss=losses.BalancedSigmoid,
+        takes_indicators=True,
+    ),
     _multilabel("binary_cross_entropy", multilabel.binary_cross_entropy, _binary_cross_entropy),
     _multilabel("binary_focal", multilabel.binary_focal_loss, _binary_focal),
-    _multilabel("class_balanced_binary", multilabel.binary_cross_entropy, _class_balanced_binary),
+    _multilabel(
+        "class_balanced_binary",
+        multilabel.binary_cross_entropy,
+        _class_balanced_binary,
+        "with class-balanced weights",
+    ),
     _multilabel("asymmetric", multilabel.asymmetric_loss, _asymmetric),
     _multilabel("distribution_balanced", multilabel.distribution_balanced_loss, multilabel.DistributionBalancedLoss),
     _multilabel("partial_label_masking", multilabel.PartialLabelMasking, _masked(_binary_cross_entropy)),
-    _multilabel("partial_label_masking_focal", multilabel.PartialLabelMasking, _masked(_binary_focal)),
     _multilabel(
-        "partial_label_masking_class_balanced", multilabel.PartialLabelMasking, _masked(_class_balanced_binary)
+        "partial_label_masking_focal",
+        multilabel.PartialLabelMasking,
+        _masked(_binary_focal),
+        "around focal loss",
+    ),
+    _multilabel(
+        "partial_label_masking_class_balanced",
+        multilabel.PartialLabelMasking,
+        _masked(_class_balanced_binary),
+        "around class-balanced cross-entropy",
     ),
     Method(
         "undersampled_binary",
         "multi-label",
         samplers.UndersamplingSampler,
+        "with binary cross-entropy",
         own_phases=_undersampled_binary,
         takes_indicators=True,
     ),
@@ -278,6 +305,7 @@ _ROWS = (
         "partial_label_masking_undersampled",
         "multi-label",
         multilabel.PartialLabelMasking,
+        "on undersampled epochs",
         own_phases=_undersampled_masking,
         takes_indicators=True,
     ),

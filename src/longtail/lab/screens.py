@@ -57,13 +57,24 @@ SAMPLE_PRIOR = ClassPrior.from_counts([1000, 300, 100, 30, 10])
 
 
 def method_table(methods: Iterable[Method]) -> RenderableType:
-    """One line a method."""
-    table = _table("method", "family", "consistent", "what it is")
+    """One line a method, a table a family: so that one family's long names leave the others room for words."""
+    families: dict[str, list[Method]] = {}
     for method in methods:
-        table.add_row(
-            Text(method.name, "bold"), method.family, _consistency(method), Text(method.summary.replace("``", ""))
-        )
-    return table
+        families.setdefault(method.family, []).append(method)
+    return Group(*(_family_table(family, members) for family, members in families.items()))
+
+
+def _family_table(family: str, members: Sequence[Method]) -> RenderableType:
+    answers = [_consistency(method) for method in members]
+    is_known = any(answer != "-" for answer in answers)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(family, no_wrap=True)
+    for heading in ("consistent", "what it is") if is_known else ("what it is",):
+        table.add_column(heading)
+    for method, answer in zip(members, answers, strict=True):
+        words = Text(method.summary.replace("``", ""))
+        table.add_row(Text(method.name, "bold"), *([answer] if is_known else []), words)
+    return Group(table, Text())
 
 
 def method_card(method: Method) -> RenderableType:
@@ -74,7 +85,8 @@ def method_card(method: Method) -> RenderableType:
         "-": "Not known.",
     }
     options = ", ".join(f"{name} = {value}" for name, value in method.options.items()) or "none"
-    parts: list[RenderableType] = [Text.assemble((method.name, "bold"), f"  ({method.family})"), Text()]
+    kind = ", ".join(filter(None, (method.family, method.variant)))
+    parts: list[RenderableType] = [Text.assemble((method.name, "bold"), f"  ({kind})"), Text()]
     for section in card_sections((method.card.__doc__ or "").replace("``", "")):
         parts.extend(_section(section.title, section.text))
     parts.extend(_section("Options", options))
