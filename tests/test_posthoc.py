@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import balanced_accuracy_score, log_loss
@@ -361,6 +361,7 @@ class TestTuneTau:
         assert search.missing_classes.tolist() == []
 
     @given(repeats=st.lists(st.integers(0, 3), min_size=12, max_size=12), seed=st.integers(0, 100))
+    @example(repeats=[3, 3, 0, 1, 1, 1, 1, 2, 0, 2, 0, 0], seed=27)  # several best taus, apart by rounding
     @settings(deadline=None, max_examples=10, database=None)
     def test_weights_count_samples(self, repeats, seed):
         logits, labels = random_logits(13, seed=seed), torch.tensor([*range(4), *range(4), *range(4), 0])

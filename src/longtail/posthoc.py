@@ -664,13 +664,15 @@ def _choose(
     taus: Tensor, shares: list[Tensor], index: Tensor, count: Tensor, weights: Tensor, target: Tensor
 ) -> TauSearch:
     scores = torch.stack([share.sum() for share in shares])
-    best = shares[int(scores.argmin())]
+    excess = scores - scores.min()
+    rounding = 1e-9 * scores.abs().max()
+    # Of several best ones, which rounding alone tells apart, the nearest to 1 is what the others are compared with.
+    best = shares[int(torch.where(excess <= rounding, (taus - 1).abs(), math.inf).argmin())]
 
     def standard_errors(terms: list[Tensor]) -> Tensor:
         return torch.stack([_standard_error(term / weights, index, count, target) for term in terms])
 
-    excess = scores - scores.min()
-    in_doubt = excess <= standard_errors([share - best for share in shares]) + 1e-9 * scores.min().abs()
+    in_doubt = excess <= standard_errors([share - best for share in shares]) + rounding
     candidates = taus[in_doubt].tolist()
     ranked = sorted(
         (abs(tau - 1), score, tau) for tau, score in zip(candidates, scores[in_doubt].tolist(), strict=True)
