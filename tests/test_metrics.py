@@ -85,7 +85,7 @@ def test_balanced_accuracy_is_scikit_learns():
 def test_per_class_accuracy_is_scikit_learns_recall():
     logits, target = make_samples()
     present = [0, 1, 2, 3, 5]
-    expected = recall_score(target, logits.argmax(dim=1), labels=present, average=None)
+    expected = recall_score(target.numpy(), logits.argmax(dim=1).numpy(), labels=present, average=None)
     value = PerClassAccuracy(NUM_CLASSES)(logits, target)
     np.testing.assert_allclose(value[present], expected, atol=1e-12)
     assert math.isnan(value[4])
@@ -93,11 +93,11 @@ def test_per_class_accuracy_is_scikit_learns_recall():
 
 def test_group_accuracy_is_the_mean_recall_of_the_groups_classes():
     logits, target = make_samples()
-    predicted = logits.argmax(dim=1)
+    true, predicted = target.numpy(), logits.argmax(dim=1).numpy()
     expected = {
-        "head": recall_score(target, predicted, labels=[0, 1], average="macro"),
-        "torso": recall_score(target, predicted, labels=[2], average="macro"),
-        "tail": recall_score(target, predicted, labels=[3, 5], average="macro"),  # class 4 has no samples
+        "head": recall_score(true, predicted, labels=[0, 1], average="macro"),
+        "torso": recall_score(true, predicted, labels=[2], average="macro"),
+        "tail": recall_score(true, predicted, labels=[3, 5], average="macro"),  # class 4 has no samples
     }
     assert_close(plain(GroupAccuracy(GROUPS, NUM_CLASSES)(logits, target)), expected)
 

@@ -273,8 +273,9 @@ class Estimate:
 def estimate(values: Iterable[float]) -> Estimate:
     """The mean of finite ``values`` with its interval; NaN if there are none.
 
-    >>> estimate([1.0, 3.0])
-    Estimate(mean=2.0, half_width=12.706204736174694, count=2)
+    >>> found = estimate([1.0, 3.0])
+    >>> found.mean, round(found.half_width, 6), found.count
+    (2.0, 12.706205, 2)
     """
     finite = np.array([value for value in values if math.isfinite(value)])
     count = len(finite)
