@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import longtail
@@ -154,6 +155,11 @@ def test_report_writes_a_page(trained, tmp_path):
         (("train", "digits", "--set", "train.epocs=1"), "did you mean 'epochs'"),
         (("train", "digits", "--method", "logit_ajusted"), "Did you mean 'logit_adjusted'"),
         (("train", "digits", "--devices", "many"), "devices"),
+        pytest.param(
+            ("train", "digits", "--accelerator", "cuda"),
+            "accelerator 'cuda' with devices 1 can't be had here; there is cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         (("compare", "digits", "--methods", "cross_entropy,adaptve"), "Did you mean 'adaptive'"),
         (("report", "nowhere"), "no complete run"),
         (("download", "cifar11"), "cifar10"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from longtail.lab.batches import Preparation, prepare_for
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.devices import open_fabric
 from longtail.lab.evaluating import outputs_of_split, test_batch_size
 from longtail.lab.models import build_model
 from longtail.lab.recipe import Recipe, parse_recipe
@@ -42,7 +43,7 @@ def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
     if not has_same_counts or not torch.equal(data.test.labels.to_dense(), torch.from_numpy(expected.labels)):
         raise ValueError(f"{folder}: the data have changed since this run; train it again.")
     encoder = _trained_encoder(folder / "checkpoint.pt", recipe, data)
-    fabric = Fabric(accelerator=accelerator, devices=1)
+    fabric = open_fabric(accelerator)
     prepare = prepare_for(data, recipe.train.channels_last)
     return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
 

@@ -27,6 +27,7 @@ from longtail.lab._files import replacing
 from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
 from longtail.lab.data.arrays import save_arrays
 from longtail.lab.data.dataset import Dataset
+from longtail.lab.devices import open_fabric
 from longtail.lab.embedding import embed_data, limited
 from longtail.lab.evaluating import outputs_of_split, predictions_of, score_metrics, test_batch_size
 from longtail.lab.models import Classifier, build_model, kept_embeddings
@@ -84,7 +85,7 @@ def train(
     """
     check_recipe(recipe)
     _check_learning(recipe)
-    fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.train.precision)  # type: ignore[arg-type]
+    fabric = open_fabric(accelerator, devices, recipe.train.precision)
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
