@@ -312,6 +312,15 @@ def test_half_precision_is_computed_in_float32():
         assert longtail.margin_cross_entropy(half, target, ASYMMETRIC).dtype == torch.float32
 
 
+def test_a_half_precision_module_keeps_the_factors_of_very_rare_classes():
+    prior = ClassPrior.from_counts([10**9, 10**4, 1])
+    module = longtail.MarginCrossEntropy(margins.logit_adjusted(prior)).half()
+    logits = torch.tensor([[0.0, 0.0, 18.0], [0.0, 10.0, 21.0]], dtype=torch.float16)
+    target = torch.tensor([1, 0])
+    wanted = F.cross_entropy(logits.float() + prior.log_probs.float(), target)
+    torch.testing.assert_close(module(logits, target).float(), wanted, rtol=0.01, atol=0.01)
+
+
 def test_linear_losses_under_autocast(monkeypatch):
     use_small_chunks(monkeypatch)
     x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3, requires_grad=True)

@@ -760,7 +760,9 @@ def _with_target_shifted(shifted: Tensor, target: Tensor, target_shift: Tensor) 
 
 def _scaled_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: _Terms, take_mean: bool) -> Tensor | None:
     """``_margin_losses`` by ``ScaledSoftmaxCrossEntropy``; None where it can't, and for targets out of range."""
-    factors = (margin_factors(negative) if terms.factors is None else terms.factors).to(logits)
+    # Kept factors of a half-precision module would be too coarse, and small ones 0.
+    is_kept = terms.factors is not None and terms.factors.dtype == logits.dtype
+    factors = terms.factors if is_kept else margin_factors(negative)
     shift = None if terms.target_shift is None else terms.target_shift.to(logits)
     try:
         all_count = not _may_be_ignored(target, terms.ignore_index)
