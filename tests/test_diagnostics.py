@@ -98,6 +98,10 @@ def test_cumulative_share_counts(values, at):
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
 
 
+def test_cumulative_share_does_not_round_where_it_looks():
+    assert cumulative_share(torch.tensor([0, 1, 1]), torch.tensor([-0.5, 0.5])).tolist() == [0, 1 / 3]
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_distances_are_those_of_the_formulas(small_chunks, offset):
     embeddings = drawn(offset=offset)

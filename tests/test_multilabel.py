@@ -233,6 +233,28 @@ class TestMasks:
         error = math.sqrt(draws * keep * (1 - keep) + 40 * 200 * 256**2 / (4 * 256**2))
         assert abs(stayed - draws * keep) < 5 * error
 
+    def test_labels_that_all_stay_do_so_in_every_draw(self):
+        """Also for the largest dither, with which 256 rounds to 257."""
+        targets = torch.zeros(10, 2000, dtype=torch.long)
+        targets[:5] = 1
+        masking = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0)
+        generator = torch.Generator().manual_seed(0)
+        assert all(masking.mask(targets, generator).all() for _ in range(300))
+
+    def test_a_module_in_bfloat16_adapts_as_one_in_float32(self):
+        generator = torch.Generator().manual_seed(0)
+        rates = torch.tensor([0.6, 0.3, 0.1, 0.02])
+        targets = (torch.rand(2000, 4, generator=generator) < rates).long()
+        probs = (torch.randn(2000, 4, generator=generator) + targets + torch.logit(rates)).sigmoid()
+        moved = []
+        for dtype in (torch.float32, torch.bfloat16):
+            masking = PartialLabelMasking(ClassPrior.from_indicator(targets), rate=0.5).to(dtype)
+            masking.observe(probs, targets)
+            masking.adapt()
+            moved.append((masking.ratio / masking.data_ratio).float())
+        assert moved[0].log().abs().max() > 0.3
+        torch.testing.assert_close(moved[1], moved[0], rtol=0.02, atol=0.02)
+
     def test_only_one_kind_of_label_of_a_class_is_ever_masked(self):
         targets, _ = skewed()
         masking = PartialLabelMasking(ClassPrior.from_indicator(targets), initial="mean")

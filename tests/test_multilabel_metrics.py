@@ -84,6 +84,13 @@ class TestScores:
         metric.update(predicted, labels.long())  # predictions of 0 and 1 are scores, too
         assert metric.compute()["head/f1"] == values["head/f1"]
 
+    def test_an_empty_batch_changes_nothing(self):
+        metric = MultilabelScores(2)
+        metric.update(torch.tensor([[0.9, 0.1]]), torch.tensor([[1, 1]]))
+        before = metric.compute()
+        metric.update(torch.zeros(0, 2), torch.zeros(0, 2, dtype=torch.long))
+        assert metric.compute() == before
+
     def test_indices_are_one_hot_rows(self):
         counts = count_labels(torch.eye(3, dtype=torch.bool), torch.tensor([0, 1, 1]))
         assert counts.hits.tolist() == [1, 1, 0]
@@ -213,6 +220,22 @@ class TestThresholds:
             predicted = column >= chosen.values[c]
             assert predicted.sum() == (int((column >= min(reaching)).sum()) if reaching else 0)
             assert math.isinf(chosen.values[c]) == (not reaching)
+
+    def test_a_precision_of_exactly_the_floor_will_do(self):
+        """14 / 25 is 0.56 as a number, while 0.56 * 25 rounds to more than 14."""
+        labels = torch.zeros(60, 1, dtype=torch.long)
+        labels[11:25] = 1
+        scores = torch.linspace(1, 0, 60, dtype=torch.float64)[:, None]
+        chosen = precision_thresholds(scores, labels, floor=0.56).values
+        assert int((scores >= chosen).sum()) == 25
+
+    def test_extremes_of_half_precision_have_a_middle(self):
+        scores = torch.tensor([[60000.0], [-60000.0]], dtype=torch.float16)
+        assert f1_thresholds(scores, torch.tensor([[1], [0]])).values.tolist() == [0.0]
+
+    def test_thresholds_are_not_rounded_to_the_scores(self):
+        scores, thresholds = torch.tensor([[0.5, 0.5]], dtype=torch.bfloat16), torch.tensor([0.501, 0.499])
+        assert apply_thresholds(scores, thresholds).tolist() == [[False, True]]
 
     def test_a_threshold_lies_midway_and_keeps_neighbors_apart(self):
         labels = torch.tensor([[1], [0]])

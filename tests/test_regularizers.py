@@ -147,6 +147,35 @@ def test_it_is_the_loop_of_the_formula(name, size):
     torch.testing.assert_close(function(x, y), wanted, rtol=1e-10, atol=1e-10)
 
 
+@every_function
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type_are_indices(name, dtype):
+    """Bytes would select like a mask, without a word where there are as many samples as classes."""
+    function, (x, y) = FUNCTIONS[name][0], make_batch(len(MARGIN))
+    torch.testing.assert_close(function(x, y.to(dtype)), function(x, y))
+
+
+def test_labels_are_no_truth_values():
+    x, y = make_batch(4)
+    with pytest.raises(ValueError, match=r"class indices. Got torch.bool"):
+        pull(x, y > 0, MARGIN)
+
+
+@pytest.mark.parametrize("name", ["dro_lt", "range_loss", "pull", "center"])
+def test_what_all_embeddings_share_costs_no_precision(name):
+    x, y = make_batch()
+    offset, centroids = 4096.0, CENTROIDS
+    calls = {
+        "dro_lt": lambda x, c: dro_lt(x, y, MARGIN.to(x), c),
+        "range_loss": lambda x, c: range_loss(x, y, 4.0),
+        "pull": lambda x, c: pull(x, y, MARGIN.to(x)),
+        "center": lambda x, c: center(x, y, c),
+    }
+    exact = (x + offset).float().double(), (centroids + offset).float().double()
+    wanted, got = calls[name](*exact), calls[name](*(part.float() for part in exact))
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_hybrid_is_the_loop_of_the_formula():
     logits = torch.randn(14, C, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     _, y = make_batch()

@@ -140,6 +140,16 @@ class TestThresholdedClassifier:
         assert ThresholdedClassifier(SVC(), cv=2).fit(X, Y[:, 0]).predict(X).shape == (60,)
 
 
+def test_a_label_without_positives_is_predicted_nowhere():
+    X, Y = make_data(60)
+    Y[:, 2] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's, of the label that it does not learn
+        model = ThresholdedClassifier(OneVsRestClassifier(LinearSVC()), cv=2).fit(X, Y)
+    assert model.undecided_.tolist() == [2]
+    assert model.predict(X)[:, 2].sum() == 0
+
+
 def run(*arguments):
     return CliRunner().invoke(app, ["adjust", *map(str, arguments)], env={"COLUMNS": "100"})
 
@@ -182,6 +192,23 @@ class TestCommand:
         assert "macro-F1" in done.output
         assert "0.0%" in done.output  # nothing reached 0.5 before
 
+    def test_labels_may_be_true_and_false_and_lack_the_prefix_and_the_ids_of_scores(self, folder):
+        for name in ("holdout", "test"):
+            values, truth = np.load(folder / f"{name}.npy"), np.load(folder / f"{name}_truth.npy").astype(bool)
+            table = {"id": np.arange(200)} | {f"p_{c}": values[:, i] for i, c in enumerate("abcd")}
+            pyarrow.csv.write_csv(pyarrow.table(table), folder / f"{name}.csv")
+            pyarrow.csv.write_csv(
+                pyarrow.table({c: truth[:, i] for i, c in enumerate("abcd")}), folder / f"{name}_truth.csv"
+            )
+            np.save(folder / f"{name}_truth.npy", truth)
+        assert run(*options(folder, **{"--labels": folder / "test_truth.npy"})).exit_code == 0
+        files = {"--holdout-scores": folder / "holdout.csv", "--holdout-labels": folder / "holdout_truth.csv"}
+        files |= {"--labels": folder / "test_truth.csv", "--output": folder / "out.csv"}
+        files |= {"--columns": "p_", "--id": "id"}
+        done = run(folder / "test.csv", *options(folder, **files)[1:])
+        assert done.exit_code == 0, done.output
+        assert "macro-F1" in done.output
+
     @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
     def test_other_formats(self, folder, suffix):
         done = run(*options(folder, **{"--output": folder / f"out{suffix}", "--precision-floor": 0.6}))
@@ -209,6 +236,7 @@ class TestCommand:
             ({"--tau": "2"}, "--tau is for one label"),
             ({"--precision-floor": "1.5"}, "floor must be in"),
             ({"--thresholds": "thresholds.txt"}, "suffix must be"),
+            ({"--thresholds": "./out.npz"}, "--thresholds must be another file than --output"),
         ],
     )
     def test_bad_input_is_one_line_and_writes_nothing(self, folder, monkeypatch, changes, message):

@@ -96,7 +96,9 @@ def cumulative_share(values: Tensor, at: Tensor) -> Tensor:
     """
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"values must be [N] with at least one number. Got {tuple(values.shape)}.")
-    ranks = torch.searchsorted(values.detach().sort().values, at.to(values), right=True)
+    dtype = torch.promote_types(values.dtype, at.dtype)
+    ordered, at = values.detach().to(dtype).sort().values, at.to(values.device, dtype)
+    ranks = torch.searchsorted(ordered, at, right=True)
     return ranks.double() / len(values)
 
 

@@ -297,11 +297,11 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """[N, C] of 0 and 1; for a vector y, [N] of its classes."""
-        is_predicted = self._excess(X) >= 0
+        is_predicted = self._excess(X) > 0
         return self.classes_[is_predicted[:, 0].astype(int)] if self._is_vector else is_predicted.astype(np.int64)
 
     def decision_function(self, X: Any) -> FloatArray:
-        """[N, C] scores minus thresholds, at least 0 where a label is predicted; for a vector y [N]."""
+        """[N, C] scores minus thresholds, above 0 where a label is predicted; for a vector y [N]."""
         excess = self._excess(X)
         return excess[:, 0] if self._is_vector else excess
 
@@ -319,10 +319,14 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _excess(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        return _label_scores(self.estimator_, X, self._is_vector) - self.thresholds_
+        # Scores at a threshold count, and scikit-learn wants more than 0 of them: so the number just below it.
+        limits = np.where(np.isinf(self.thresholds_), np.inf, np.nextafter(self.thresholds_, -np.inf))
+        excess: FloatArray = _label_scores(self.estimator_, X, self._is_vector) - limits
+        return excess
 
     def _thresholds(self, scores: FloatArray, truth: Array) -> Thresholds:
-        default = 0.5 if hasattr(self.estimator_, "predict_proba") else 0.0
+        # As in scikit-learn, a decision function must be above 0, and it is 0 for a label without positives.
+        default = 0.5 if hasattr(self.estimator_, "predict_proba") else float(np.nextafter(0.0, 1.0))
         if self.precision_floor is None:
             return f1_thresholds(scores, truth, default, min_f1=self.min_f1)
         return precision_thresholds(scores, truth, self.precision_floor, default)

@@ -306,7 +306,7 @@ class PartialLabelMasking(nn.Module):
         if not total.any():
             raise ValueError("PartialLabelMasking.adapt: call observe before it. Got no probabilities.")
         positive, negative = divergence(total[1], target_bin=-1), divergence(total[0], target_bin=0)
-        moved = adapted_ratio(self.ratio, positive.to(self.ratio), negative.to(self.ratio), self.rate)
+        moved = adapted_ratio(self.ratio.double(), positive.double(), negative.double(), self.rate)
         self.ratio.copy_(self._clipped(moved))
         self._history.append(self.ratio.clone())
         self.histogram.zero_()
@@ -710,7 +710,7 @@ def _draw_kept(
     its threshold up or down at random: over all draws, its labels stay with exactly this probability.
     """
     dither = torch.rand(keep.shape, generator=generator, device=keep.device)
-    threshold = (keep * 256 + dither).int()
+    threshold = (keep * 256 + dither).int().clamp_max_(256)  # 256 and the largest dithers round to 257
     stays = _random_bytes(is_positive, generator).lt_(threshold.byte())  # a comparison into bool is far slower
     # At 256 all stay, though it is 0 as a byte: 2 is no label, so none is at risk.
     at_risk = drops_positives.byte().masked_fill_(threshold == 256, 2)

@@ -244,6 +244,8 @@ class MultilabelScores(Metric):
     def update(self, scores: Tensor, target: Tensor) -> None:
         """Count a batch: scores [N, C] (or predictions of 0 and 1), and targets [N, C] of 0 and 1 or [N] indices."""
         _check_width(scores, self.num_classes)
+        if len(scores) == 0:
+            return
         scores = scores if scores.is_floating_point() else scores.float()
         predicted = apply_thresholds(scores, self.threshold)
         counts = count_labels(predicted, target)

@@ -152,7 +152,7 @@ def pull(
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4).
     """
-    wide = _checked("pull", embeddings, labels)
+    wide, labels = _checked("pull", embeddings, labels)
     if margin.ndim != 1:
         raise ValueError(f"pull: margin must be [C], one number a class. Got {tuple(margin.shape)}.")
     _check_range("pull", labels, len(margin))
@@ -206,12 +206,14 @@ def dro_lt(embeddings: Tensor, labels: Tensor, margin: Tensor, centroids: Tensor
         Samuel and Chechik (2021), "Distributional robustness loss for long-tail learning"; in one stage as in
         Jitkrittum et al. (2022), eq. (5).
     """
-    wide = _checked("dro_lt", embeddings, labels)
+    wide, labels = _checked("dro_lt", embeddings, labels)
     _check_range("dro_lt", labels, len(margin))
     _check_centroids("dro_lt", centroids, len(margin), wide.shape[1])
     present, place = labels.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     with _no_autocast(wide):
-        distances = _squared_distances(wide, centroids.to(wide)[present])
+        # Distances by products lose the digits that all points share, so their middle goes first.
+        middle = wide.detach().mean(dim=0)
+        distances = _squared_distances(wide - middle, centroids.to(wide)[present] - middle)
         is_other = place[:, None] != torch.arange(len(present), device=labels.device)
         exponents = torch.where(is_other, margin.to(wide)[present], 0) - distances
         own = distances.gather(1, place[:, None])[:, 0]
@@ -251,7 +253,7 @@ def center(embeddings: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
     Reference:
         Wen et al. (2016), "A discriminative feature learning approach for deep face recognition", eq. (2).
     """
-    wide = _checked("center", embeddings, labels)
+    wide, labels = _checked("center", embeddings, labels)
     _check_centroids("center", centroids, len(centroids), wide.shape[1])
     _check_range("center", labels, len(centroids))
     return (wide - centroids.to(wide)[labels]).square().sum(dim=1)
@@ -336,7 +338,7 @@ def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tenso
         Zhang et al. (2017), "Range loss for deep face recognition with long-tailed training data"; Jitkrittum et al.
         (2022), section 3.2.
     """
-    wide = _checked("range_loss", embeddings, labels)
+    wide, labels = _checked("range_loss", embeddings, labels)
     _check_positive("range_loss", "margin", margin)
     present, place = labels.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     counts = place.bincount()
@@ -344,7 +346,8 @@ def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tenso
         return wide.sum(dim=1) * 0
     with _no_autocast(wide):
         means = wide.new_zeros(len(present), wide.shape[1]).index_add(0, place, wide) / counts[:, None]
-        distances = _squared_distances(means.detach(), means.detach()).fill_diagonal_(math.inf)
+        centered = means.detach() - means.detach().mean(dim=0)  # products lose the digits that all means share
+        distances = _squared_distances(centered, centered).fill_diagonal_(math.inf)
         nearest = distances.argmin()
         gap = means[nearest // len(present)] - means[nearest % len(present)]
         return F.relu(margin - gap.square().sum()).expand(len(wide))
@@ -380,7 +383,7 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
     Reference:
         Khosla et al. (2020), "Supervised contrastive learning", eq. (2).
     """
-    wide = _checked("supervised_contrastive", embeddings, labels)
+    wide, labels = _checked("supervised_contrastive", embeddings, labels)
     _check_positive("supervised_contrastive", "temperature", temperature)
     if len(wide) < 2:
         return wide.sum(dim=1) * 0
@@ -423,7 +426,7 @@ def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
         Weinberger and Saul (2009), "Distance metric learning for large margin nearest neighbor classification"; with
         inner products as in Jitkrittum et al. (2022), section 3.2.
     """
-    wide = _checked("triplet", embeddings, labels)
+    wide, labels = _checked("triplet", embeddings, labels)
     _check_positive("triplet", "margin", margin)
     with _no_autocast(wide):
         products = wide @ wide.T
@@ -467,7 +470,7 @@ def hybrid(logits: Tensor, labels: Tensor) -> Tensor:
         Liu and Abbeel (2020), "Hybrid discriminative-generative training via contrastive learning"; as in Jitkrittum
         et al. (2022), section 3.2.
     """
-    wide = _checked("hybrid", logits, labels)
+    wide, labels = _checked("hybrid", logits, labels)
     _check_range("hybrid", labels, logits.shape[1])
     scores = wide[:, labels].T  # [i, j]: what sample j scores for the class of sample i
     leads = scores - scores.diagonal()[:, None]
@@ -511,7 +514,7 @@ class ClassMemory(nn.Module):
     @torch.no_grad()
     def remember(self, embeddings: Tensor, labels: Tensor) -> None:
         """Keep embeddings [N, D] of classes labels [N]; the oldest of a full class are forgotten."""
-        wide = _checked("ClassMemory", embeddings, labels)
+        wide, labels = _checked("ClassMemory", embeddings, labels)
         _check_range("ClassMemory", labels, len(self.written))
         if is_initialized():
             wide, labels = gather_rows(wide.detach(), None), gather_rows(labels, None)
@@ -560,7 +563,7 @@ class ClassCentroids(nn.Module):
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Move the averages of the classes in labels [N] to their embeddings [N, D]; returns all, [C, D]."""
-        wide = _checked("ClassCentroids", embeddings, labels).detach()
+        wide, labels = _checked("ClassCentroids", embeddings.detach(), labels)
         num_classes = len(self.is_known)
         _check_range("ClassCentroids", labels, num_classes)
         if self.centroids.shape[-1] == 0:
@@ -842,14 +845,14 @@ def _power_margin(sizes: Tensor, scale: float, exponent: float) -> Tensor:
     return scale * sizes**exponent
 
 
-def _checked(name: str, embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Embeddings in float32 or wider, after a look at the shapes."""
+def _checked(name: str, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings in float32 or wider and int64 labels, which as bytes would select like a mask."""
     wide = _checked_embeddings(name, embeddings)
-    if labels.shape != embeddings.shape[:1] or labels.is_floating_point():
+    if labels.shape != embeddings.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
             f"{name}: labels must be [{len(embeddings)}] class indices. Got {labels.dtype} {tuple(labels.shape)}."
         )
-    return wide
+    return wide, labels.long()
 
 
 def _checked_embeddings(name: str, embeddings: Tensor) -> Tensor:

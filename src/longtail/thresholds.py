@@ -107,7 +107,7 @@ def precision_thresholds(
         raise ValueError(f"precision_thresholds: floor must be in (0, 1]. Got {floor}.")
 
     def last_cut(curve: LabelCurve, positives: Tensor) -> Tensor:
-        reaches = curve.is_cut & (curve.hits >= floor * curve.ranks)
+        reaches = curve.is_cut & (curve.hits / curve.ranks >= floor)
         return torch.where(reaches, curve.ranks, 0.0).argmax(dim=0) - (~reaches.any(dim=0)).long()
 
     return _chosen(scores, labels, last_cut, default, min_positives)
@@ -120,7 +120,7 @@ def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
     [[True, False]]
     """
     scores = _checked_scores(scores)
-    thresholds = torch.as_tensor(thresholds, dtype=scores.dtype, device=scores.device)
+    thresholds = torch.as_tensor(thresholds, device=scores.device)
     if thresholds.ndim and thresholds.shape != scores.shape[1:]:
         raise ValueError(f"thresholds must be [{scores.shape[1]}], one a class. Got {tuple(thresholds.shape)}.")
     is_predicted: Tensor = scores >= thresholds
@@ -156,7 +156,7 @@ def _behind(ordered: Tensor, cut: Tensor) -> Tensor:
     """[C] midway between the score at the cut and the next one; the lowest score behind the last, infinity at -1."""
     upper = ordered.gather(0, cut.clamp_min(0)[None])[0]
     lower = ordered.gather(0, (cut + 1).clamp_max(len(ordered) - 1)[None])[0]
-    middle = lower + (upper - lower) / 2
+    middle = lower / 2 + upper / 2  # their difference could overflow
     # Midway can round to the lower score, which must stay out; behind the last, both are the same score.
     middle = torch.where(middle > lower, middle, upper)
     return torch.where(cut >= 0, middle, torch.inf)

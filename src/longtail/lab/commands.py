@@ -150,6 +150,8 @@ def adjust(
     for path in (output, *([] if thresholds is None else [thresholds])):
         tables.check_suffix(path)
         check_output(path, overwrite=force)
+    if thresholds is not None and thresholds.resolve() == output.resolve():
+        raise ValueError(f"--thresholds must be another file than --output. Got {output} for both.")
     thresholding.check_options(
         multilabel,
         single={
@@ -163,9 +165,9 @@ def adjust(
         several={"--precision-floor": precision_floor is not None, "--thresholds": thresholds is not None},
     )
     if multilabel:
-        read = functools.partial(tables.read_scores, columns=columns, id_columns=id_columns or ())
         _adjust_labels(
-            read,
+            functools.partial(tables.read_scores, columns=columns, id_columns=id_columns or ()),
+            functools.partial(tables.read_indicators, columns=columns, id_columns=id_columns or ()),
             scores_file,
             holdout_scores,
             holdout_labels,
@@ -207,6 +209,7 @@ def adjust(
 
 def _adjust_labels(
     read: Callable[[Path], Scores],
+    read_truth: Callable[[Path], Scores],
     scores_file: Path,
     holdout_scores: Path | None,
     holdout_labels: Path | None,
@@ -222,8 +225,8 @@ def _adjust_labels(
     if holdout_scores is None or holdout_labels is None:
         raise ValueError("--multilabel needs --holdout-scores and --holdout-labels, of samples not trained on.")
     scores, holdout = read(scores_file), read(holdout_scores)
-    truth = None if labels is None else thresholding.truth_of(read(labels), scores, labels)
-    held_truth = thresholding.truth_of(read(holdout_labels), holdout, holdout_labels)
+    truth = None if labels is None else thresholding.truth_of(read_truth(labels), scores, labels)
+    held_truth = thresholding.truth_of(read_truth(holdout_labels), holdout, holdout_labels)
     default = 0.5 if probabilities else 0.0
     chosen = thresholding.choose_thresholds(holdout, scores, held_truth, precision_floor, default)
     before, after = (thresholding.predict_labels(scores, values) for values in (default, chosen.values))

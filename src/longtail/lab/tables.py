@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "Scores",
     "check_suffix",
     "read_class_numbers",
+    "read_indicators",
     "read_labels",
     "read_scores",
     "write_label_predictions",
@@ -173,12 +174,30 @@ def read_scores(
         label: the column of true labels, if the file has it.
     """
     scores = (
-        _scores_of_table(path, columns, id_columns, label)
+        _scores_of_table(path, _read_table(path), columns, id_columns, label)
         if _is_table(path)
-        else _scores_of_arrays(path, columns, label)
+        else _scores_of_arrays(path, _read_arrays(path), columns, label)
     )
     _check_scores(path, scores)
     return scores
+
+
+def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence[str] = ()) -> Scores:
+    """A matrix of 0 and 1, or of true and false: one column a class, as ``read_scores`` has it.
+
+    Args:
+        path: a file in any of the formats of scores.
+        columns: the scores' prefix or array name, which labels may have or not.
+        id_columns: the scores' numeric columns that are no classes, which labels may have or not.
+    """
+    if _is_table(path):
+        table = _numbers_for_bools(_read_table(path))
+        prefix = columns if columns and any(name.startswith(columns) for name in table.column_names) else None
+        ids = [name for name in id_columns if name in table.column_names]
+        return _scores_of_table(path, table, prefix, ids, label=None)
+    arrays = _read_arrays(path)
+    arrays = {name: array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
+    return _scores_of_arrays(path, arrays, columns if columns in arrays else None, None)
 
 
 def write_predictions(path: Path, scores: Scores, predictions: IntArray, probabilities: FloatArray) -> None:
@@ -255,8 +274,16 @@ def _beside_others(scores: Scores, names: Sequence[str], arrays: Sequence[npt.ND
     return pa.table([*kept, *(pa.array(array) for array in arrays)], names=[*table.column_names, *names])
 
 
-def _scores_of_table(path: Path, prefix: str | None, id_columns: Sequence[str], label: str | None) -> Scores:
-    table = _read_table(path)
+def _numbers_for_bools(table: pa.Table) -> pa.Table:
+    bools = [index for index, field in enumerate(table.schema) if pa.types.is_boolean(field.type)]
+    for index in bools:
+        table = table.set_column(index, table.column_names[index], table.column(index).cast(pa.uint8()))
+    return table
+
+
+def _scores_of_table(
+    path: Path, table: pa.Table, prefix: str | None, id_columns: Sequence[str], label: str | None
+) -> Scores:
     missing = [name for name in id_columns if name not in table.column_names]
     if missing:
         raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {_listed(table.column_names)}.")
@@ -281,8 +308,9 @@ def _scores_of_table(path: Path, prefix: str | None, id_columns: Sequence[str], 
     )
 
 
-def _scores_of_arrays(path: Path, key: str | None, label: str | None) -> Scores:
-    arrays = _read_arrays(path)
+def _scores_of_arrays(
+    path: Path, arrays: Mapping[str, npt.NDArray[Any]], key: str | None, label: str | None
+) -> Scores:
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if not matrices:
         shapes = _listed(array.shape for array in arrays.values())
@@ -299,7 +327,7 @@ def _scores_of_arrays(path: Path, key: str | None, label: str | None) -> Scores:
         values=values.astype(np.result_type(np.float32, values), copy=False),
         columns=names,
         class_names=names,
-        labels=_encode_array(arrays[label], path) if label in arrays and label != "" else None,
+        labels=_encode_array(arrays[label], path) if label and label in arrays else None,
     )
 
 
