@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -236,6 +237,15 @@ class TestSampleWeight:
         weight = np.where(y == 2, 3.0, 1.0)
         model = LogitAdjustedClassifier(tau=1.0).fit(X, y, sample_weight=weight)
         np.testing.assert_allclose(model.prior_, [80 / 150, 40 / 150, 30 / 150])
+
+    def test_shares_of_a_whole_are_weights_too(self):
+        """The model does not care for the scale of naive Bayes' weights; the choice of tau must not either."""
+        X, y = blobs([200, 60, 20])
+        ones, shares = (
+            LogitAdjustedClassifier(GaussianNB()).fit(X, y, sample_weight=np.full(len(y), weight))
+            for weight in (1.0, 1 / len(y))
+        )
+        assert (ones.tau_, ones.tau_search_.interval) == (shares.tau_, shares.tau_search_.interval)
 
     def test_balancing_weights_leave_nothing_to_adjust(self):
         X, y = blobs([80, 40, 10])

@@ -260,6 +260,68 @@ def test_label_smoothing_is_a_probability_target_and_pytorchs_without_margins():
     torch.testing.assert_close(plain, F.cross_entropy(logits, target, reduction="none", label_smoothing=0.1))
 
 
+@pytest.mark.parametrize("lead", [5.0, 15.0, 17.0, 60.0])
+def test_a_distribution_over_one_label_is_as_precise_as_its_index(lead):
+    """A margin of 15 asks for a lead that leaves float32 no digits of the plain loss."""
+    chosen = margins.max_scaled_adaptive(ClassPrior.from_counts([1000, 100, 10]))
+    logits, target = torch.tensor([[0.0, -1.0, lead]]), torch.tensor([2])
+    by_index, by_share = (
+        value_and_gradient(lambda f, t=t: longtail.margin_cross_entropy(f, t, chosen), logits)
+        for t in (target, F.one_hot(target, 3).float())
+    )
+    torch.testing.assert_close(by_share, by_index)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_targets_of_any_integer_type_are_indices(dtype):
+    """A byte of 156 equals -100, and bytes select like a mask."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 200, generator=generator)
+    target = torch.tensor([156, 156, 3, 4])
+    prior = ClassPrior.from_counts(range(1, 201))
+    chosen, weights = margins.adaptive(prior), torch.linspace(0.5, 2, 200)
+    for call in (
+        lambda t: longtail.FocalLoss(weights=weights)(logits, t),
+        lambda t: longtail.MarginCrossEntropy(chosen, weights)(logits, t),
+        lambda t: longtail.MarginCrossEntropy(chosen, label_smoothing=0.1)(logits, t),
+        lambda t: longtail.mean_linear_margin_cross_entropy(logits, torch.eye(200), t, chosen, weights=weights),
+        lambda t: longtail.decoupled_logistic(logits[:, :200], t, chosen, weights),
+    ):
+        torch.testing.assert_close(call(target.to(dtype)), call(target))
+    square, few = logits[:, :4], torch.tensor([1, 2, 3, 1])
+    small = margins.adaptive(ClassPrior.from_counts([50, 9, 4, 1]))
+    torch.testing.assert_close(
+        longtail.decoupled_hinge(square, few.to(dtype), small), longtail.decoupled_hinge(square, few, small)
+    )
+
+
+def test_means_of_many_half_precision_losses_stay_finite():
+    logits, target = torch.zeros(40_000, 10, dtype=torch.float16), torch.zeros(40_000, dtype=torch.long)
+    assert longtail.FocalLoss(gamma=0.0)(logits, target).item() == pytest.approx(math.log(10), rel=1e-3)
+
+
+def test_margins_are_added_in_float32_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(size, generator=generator) for size in ((64, 16), (300, 16)))
+    target = torch.randint(300, (64,), generator=generator)
+    chosen, few = (margins.logit_adjusted(ClassPrior.from_counts(range(1, size))) for size in (301, 17))
+    exact = longtail.decoupled_logistic(x, target % 16, few)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        linear = longtail.linear_margin_cross_entropy(x, weight, target, chosen)
+        plain = longtail.margin_cross_entropy(F.linear(x, weight), target, chosen)
+        decoupled = longtail.decoupled_logistic(x, target % 16, few)
+    torch.testing.assert_close(linear, plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(decoupled, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_ignored_rows_do_not_care_for_an_impossible_class(monkeypatch):
+    use_small_chunks(monkeypatch)
+    x, weight = torch.randn(7, 3), torch.randn(C, 3)
+    bias, target = torch.zeros(C), torch.tensor([1, 2, -100, 3, 4, 1, 2])
+    bias[0] = -math.inf
+    assert torch.isfinite(longtail.mean_linear_margin_cross_entropy(x, weight, target, bias=bias))
+
+
 def test_symmetric_margins_with_smoothing_are_cross_entropy_on_shifted_logits():
     logits, target = make_batch()
     chosen = margins.logit_adjusted(PRIOR)

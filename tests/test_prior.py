@@ -61,6 +61,26 @@ def test_counts_what_people_hold(holder):
     assert ClassPrior.from_labels(holder).counts.tolist() == COUNTS
 
 
+def test_a_dataset_that_ends_by_its_length_alone():
+    class Endless(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(LABELS)
+
+        def __getitem__(self, index):
+            return torch.zeros(3), LABELS[index % len(LABELS)]
+
+    assert ClassPrior.from_labels(Endless()).counts.tolist() == ClassPrior.from_labels(LABELS).counts.tolist()
+
+
+def test_fractional_labels_of_pairs_are_an_error():
+    with pytest.raises(TypeError, match="labels must be integers"):
+        ClassPrior.from_labels([(0, 1.9), (0, 0.2)])
+
+
+def test_indicators_in_half_precision_are_counted_exactly():
+    assert ClassPrior.from_indicator(torch.ones(5000, 2, dtype=torch.float16)).counts.tolist() == [5000, 5000]
+
+
 def test_five_million_labels_are_counted_well_under_a_second():
     labels = torch.randint(1000, (5_000_000,), generator=torch.Generator().manual_seed(0))
     start = time.process_time()

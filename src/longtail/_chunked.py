@@ -49,11 +49,19 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, target: Tensor, shift: Tensor, scale: Tensor
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        target: Tensor,
+        shift: Tensor,
+        scale: Tensor,
+        takes_gradients: bool,
     ) -> Tensor:
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        needs = [takes_gradients and needed for needed in ctx.needs_input_grad]
+        grad_x = torch.empty_like(x) if needs[0] else None
+        grad_weight = torch.zeros_like(weight) if needs[1] else None
+        grad_bias = torch.zeros_like(bias) if needs[2] else None
         total = torch.zeros((), dtype=x.dtype, device=x.device)
         chunks = list(row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS))
         buffer = _buffer(chunks, len(weight), x)
@@ -65,7 +73,9 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
             largest = logits.amax(dim=1)
             unnormalized = logits.sub_(largest.unsqueeze(1)).exp_()
             norm = unnormalized.sum(dim=1)
-            total += torch.dot(norm.log() + largest - at_target, scale[rows])
+            # An ignored row has scale 0, and its loss may be infinite: it points at class 0 whatever that scores.
+            row_losses = torch.where(scale[rows] == 0, 0, norm.log() + largest - at_target)
+            total += torch.dot(row_losses, scale[rows])
             if grad_x is None and grad_weight is None and grad_bias is None:
                 continue
             grad = unnormalized.mul_((scale[rows] / norm).unsqueeze(1))
@@ -89,4 +99,4 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
             )
         gradients = [None if grad is None else grad.mul_(grad_total) for grad in ctx.gradients]
         ctx.gradients = None
-        return (*gradients, None, None, None)
+        return (*gradients, None, None, None, None)

@@ -411,6 +411,8 @@ class _Samples(NamedTuple):
     codes: Array
     classes: Array
     weight: FloatArray | None
+    samples_a_unit: float = 1.0
+    """How many samples a weight of 1 stands for."""
 
     def part(self, rows: Array, columns: Array | None = None) -> _Samples:
         """Some of the samples; of a pairwise X, against some others."""
@@ -424,7 +426,7 @@ class _Samples(NamedTuple):
 
     def counts(self) -> FloatArray:
         """[N] how many samples each one stands for."""
-        return np.ones(len(self.codes)) if self.weight is None else self.weight
+        return np.ones(len(self.codes)) if self.weight is None else self.samples_a_unit * self.weight
 
     def prior(self) -> FloatArray:
         """[C] each class's share of the samples by weight."""
@@ -555,7 +557,9 @@ def _checked_samples(X: Any, y: Any, sample_weight: Any) -> _Samples:
             f"sample_weight must be {len(y)} finite numbers of at least 0. Got shape {weight.shape} and a smallest "
             f"number of {weight.min(initial=np.inf)}."
         )
-    return _Samples(X, y, codes, classes, weight)
+    # Weights count samples; but those that sum to less than there are, as shares do, can only be relative.
+    num_weighted, total = np.count_nonzero(weight), weight.sum()
+    return _Samples(X, y, codes, classes, weight, max(1.0, num_weighted / total) if total > 0 else 1.0)
 
 
 def _checked_target(target: Any, prior: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from longtail.heads import IGNORED, SampledLinear, best_labels
-from longtail.losses import _raise_positive
+from longtail.losses import _gap, _leading_gap, _loss_of_gap
 from longtail.margins import Margins, none
 from longtail.negatives import (
     Distribution,
@@ -533,7 +533,9 @@ class _FullSoftmax:
         # One log-sum-exp a sample serves all its labels.
         losses = shifted.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
         if self.shift is not None:
-            losses = _raise_positive(losses, self.shift[batch.labels])
+            top, top_gap = (part[batch.samples, 0] for part in _leading_gap(shifted))
+            gap = torch.where(batch.labels == top, top_gap, _gap(losses))
+            losses = _loss_of_gap(gap + self.shift[batch.labels])
         return _weighted_mean(losses, self.weights, batch.labels)
 
 

@@ -26,7 +26,7 @@ from longtail._chunked import (
     row_chunks,
     shift_target,
 )
-from longtail._scaled_softmax import ScaledSoftmaxCrossEntropy, margin_factors
+from longtail._scaled_softmax import SOFTPLUS_THRESHOLD, ScaledSoftmaxCrossEntropy, margin_factors
 from longtail.margins import Margins
 from longtail.prior import ClassPrior
 
@@ -213,9 +213,10 @@ def focal_loss(
     """
     if not gamma >= 0:
         raise ValueError(f"focal_loss: gamma must be at least 0. Got {gamma}.")
-    cross_entropy = margin_cross_entropy(logits, target, margins, ignore_index=ignore_index)
+    cross_entropy = margin_cross_entropy(_widened(logits), target, margins, ignore_index=ignore_index)
     losses = _focused(cross_entropy, gamma)
-    return losses if weights is None else losses * weights.to(losses)[_safe(target, ignore_index)]
+    losses = losses if weights is None else losses * weights.to(losses)[_safe(target, ignore_index)]
+    return losses.to(_loss_dtype(logits))
 
 
 def decoupled_logistic(
@@ -343,6 +344,8 @@ def sigmoid_offsets(prior: ClassPrior, keep_constant: bool = True) -> Tensor:
         Ren et al., "Balanced Meta-Softmax", supplement eq. (22) and the remark below eq. (23).
     """
     rates = _open_rates(prior, "sigmoid_offsets")
+    if keep_constant and prior.num_classes < 2:
+        raise ValueError("sigmoid_offsets: keep_constant needs at least 2 classes. Got 1.")
     constant = torch.log(torch.tensor(float(prior.num_classes - 1), dtype=rates.dtype)) if keep_constant else 0.0
     return torch.logit(rates) + constant
 
@@ -655,7 +658,7 @@ def _kept_terms(module: MarginCrossEntropy | LinearMarginCrossEntropy, factors: 
 def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
     """``margin_cross_entropy``, or its mean, which PyTorch takes in fewer passes when it knows."""
     _check_shapes(logits, target, terms)
-    wide = _widened(logits)
+    wide, target = _widened(logits), _indices(target)
     negative = None if terms.negative is None else terms.negative.to(wide)
     losses = None
     if negative is not None and _has_short_way(wide, target, terms):
@@ -668,16 +671,16 @@ def _margin_losses(logits: Tensor, target: Tensor, terms: _Terms, take_mean: boo
 def _all_linear_losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: _Terms) -> Tensor:
     """``linear_margin_cross_entropy``."""
     _check_linear(x, weight, bias)
-    shifted_bias = _shifted_bias(weight, bias, terms.negative)
+    target = _indices(target)
     if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=False)
+        return _linear_losses(x, weight, bias, target, terms, take_mean=False)
     _check_target_length(len(x), target)
     parts = [
         checkpoint(
             _linear_losses,
             x[rows],
             weight,
-            shifted_bias,
+            bias,
             target[rows],
             terms,
             take_mean=False,
@@ -692,14 +695,13 @@ def _all_linear_losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
 def _mean_linear_loss(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: _Terms) -> Tensor:
     """``mean_linear_margin_cross_entropy``."""
     _check_linear(x, weight, bias)
-    shifted_bias = _shifted_bias(weight, bias, terms.negative)
+    target = _indices(target)
     if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, shifted_bias, target, terms, take_mean=True)
+        return _linear_losses(x, weight, bias, target, terms, take_mean=True)
     needs_general_form = (
         target.is_floating_point()
         or terms.label_smoothing > 0
-        or x.dtype in (torch.float16, torch.bfloat16)
-        or torch.is_autocast_enabled(x.device.type)
+        or _is_half(x)
         or torch.compiler.is_compiling()
         or _is_learned(terms)
     )
@@ -711,20 +713,30 @@ def _mean_linear_loss(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | 
     scale = valid.to(x.dtype) if terms.weights is None else valid * terms.weights.to(x)[safe]
     scale = scale / valid.sum()
     shift = torch.zeros_like(scale) if terms.target_shift is None else terms.target_shift.to(x)[safe]
+    shifted_bias = _shifted_bias(weight, bias, terms.negative)
     if shifted_bias is None:
         shifted_bias = weight.new_zeros(len(weight))
-    return MeanLinearCrossEntropy.apply(x, weight, shifted_bias, safe, shift, scale)  # type: ignore[no-any-return, no-untyped-call]
+    tensors = (x, weight, shifted_bias, safe, shift, scale)
+    return MeanLinearCrossEntropy.apply(*tensors, torch.is_grad_enabled())  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _linear_losses(
-    x: Tensor, weight: Tensor, shifted_bias: Tensor | None, target: Tensor, terms: _Terms, take_mean: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, terms: _Terms, take_mean: bool
 ) -> Tensor:
-    """``_margin_losses`` of a linear head whose bias carries the negative part of the margin already."""
-    logits = F.linear(x, weight, shifted_bias)
+    """``_margin_losses`` of a linear head. The negative part of the margin rides in its bias, unless that is half."""
+    rides = not _is_half(x)
+    logits = F.linear(x, weight, _shifted_bias(weight, bias, terms.negative) if rides else bias)
     _check_shapes(logits, target, terms)
-    wide = _widened(logits)
-    losses = _losses_of_shifted(wide, target, terms, take_mean)
+    shifted = _widened(logits)
+    if terms.negative is not None and not rides:
+        shifted = shifted + terms.negative.to(shifted)
+    losses = _losses_of_shifted(shifted, target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(_loss_dtype(logits))
+
+
+def _is_half(x: Tensor) -> bool:
+    """Whether products of x are half precision, by their type or by autocast."""
+    return x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
 
 
 def _losses_of_shifted(shifted: Tensor, target: Tensor, terms: _Terms, take_mean: bool) -> Tensor:
@@ -796,18 +808,29 @@ def _expected_losses(shifted: Tensor, target: Tensor, terms: _Terms) -> Tensor:
     target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
     if terms.target_shift is not None:
-        per_label = _raise_positive(per_label, -terms.target_shift.to(shifted))
+        gap = _gap(per_label).scatter(1, *_leading_gap(shifted))
+        per_label = _loss_of_gap(gap - terms.target_shift.to(shifted))
     if terms.weights is not None:
         target = target * terms.weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
     return losses if ignored is None else losses.masked_fill(ignored, 0)
 
 
-def _raise_positive(cross_entropy: Tensor, shift: Tensor) -> Tensor:
-    """log(1 + exp(shift) * (exp(ce) - 1)): a cross-entropy after its negatives grow by the factor exp(shift)."""
-    # Below the clamp the loss and its gradient are 0 to working precision; the logarithm of 0 would give NaN.
-    positive = cross_entropy.clamp_min(torch.finfo(cross_entropy.dtype).eps ** 2)
-    return positive + torch.logaddexp(-positive, shift + torch.log(-torch.expm1(-positive)))
+def _leading_gap(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, 1] the class of the largest logit and [N, 1] its gap, for which its cross-entropy has too few digits."""
+    top = logits.argmax(dim=1, keepdim=True)
+    others = logits.scatter(1, top, -torch.inf).logsumexp(dim=1, keepdim=True)
+    return top, others - logits.gather(1, top)
+
+
+def _gap(cross_entropy: Tensor) -> Tensor:
+    """log(exp(ce) - 1): how far all others together are ahead of a label that does not lead."""
+    positive = cross_entropy.clamp_min(torch.finfo(cross_entropy.dtype).eps)
+    return positive + torch.log(-torch.expm1(-positive))
+
+
+def _loss_of_gap(gap: Tensor) -> Tensor:
+    return F.softplus(gap, threshold=SOFTPLUS_THRESHOLD)
 
 
 def _decoupled(
@@ -822,13 +845,15 @@ def _decoupled(
     if target.is_floating_point():
         raise TypeError("decoupled losses: target must be class indices. Got probabilities.")
     _raise_if_out_of_range(target, logits.shape[1])
-    wide, index = _widened(logits), target.long()[:, None]
+    wide, target = _widened(logits), _indices(target)
+    index = target[:, None]
     negatives = negative_loss(wide).scatter(1, index, 0.0)
     if margins is None:
         pushed = negatives.sum(dim=1)
     else:
         margins = margins.to(wide)
-        pushed = (negatives @ margins.negative.exp()) * margins.positive.exp()[target]
+        # No matrix product: autocast would take it in half precision.
+        pushed = (negatives * margins.negative.exp()).sum(dim=1) * margins.positive.exp()[target]
     losses = positive_loss(wide.gather(1, index)[:, 0]) + pushed
     losses = losses if weights is None else losses * weights.to(losses)[target]
     return losses.to(_loss_dtype(logits))
@@ -863,9 +888,15 @@ def _shifted_bias(weight: Tensor, bias: Tensor | None, negative: Tensor | None) 
     return negative if bias is None else bias + negative
 
 
+def _indices(target: Tensor) -> Tensor:
+    """Class indices as int64: a byte selects like a mask, and equals -100 where it is 156."""
+    return target if target.is_floating_point() else target.long()
+
+
 def _safe(target: Tensor, ignore_index: int) -> Tensor:
     """Class indices in which the ignored ones point at class 0."""
-    return target.masked_fill(target == ignore_index, 0).long()
+    target = _indices(target)
+    return target.masked_fill(target == ignore_index, 0)
 
 
 def _one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:
@@ -877,7 +908,10 @@ def _one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:
 
 def _mean(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """The mean over samples that count, whatever their weights."""
-    return losses.mean() if target.is_floating_point() else losses.sum() / (target != ignore_index).sum()
+    if target.is_floating_point():
+        return losses.mean()
+    wide = torch.promote_types(losses.dtype, torch.float32)  # a sum in float16 would overflow
+    return (losses.sum(dtype=wide) / (_indices(target) != ignore_index).sum()).to(losses.dtype)
 
 
 def _widened(logits: Tensor) -> Tensor:

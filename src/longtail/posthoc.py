@@ -825,11 +825,12 @@ def _as_class_indices(labels: Labels, points: Tensor, num_classes: int | None = 
     index = _as_tensor(labels).to(points.device)
     if index.shape != points.shape[:1] or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(f"labels must be [{len(points)}] class indices. Got {index.dtype} {tuple(index.shape)}.")
+    index = index.long()
     low, high = (int(index.min()), int(index.max())) if len(index) else (0, 0)
     if low < 0 or (num_classes is not None and high >= num_classes):
         wanted = "at least 0" if num_classes is None else f"in 0..{num_classes - 1}"
         raise ValueError(f"labels must be {wanted}. Got {low if low < 0 else high}.")
-    return index.long()
+    return index
 
 
 def _as_tensor(values: Any) -> Tensor:

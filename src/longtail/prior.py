@@ -271,16 +271,19 @@ def _is_array_like(values: Any) -> bool:
 
 
 def _second_of_pairs(pairs: Any) -> list[Any]:
-    if isinstance(pairs, str) or (not isinstance(pairs, Iterable) and not hasattr(pairs, "__getitem__")):
+    is_map = hasattr(pairs, "__getitem__") and hasattr(pairs, "__len__")
+    if isinstance(pairs, str) or not (isinstance(pairs, Iterable) or is_map):
         raise TypeError(
             "ClassPrior.from_labels: expected integer labels, a dataset with targets, labels or tensors, "
             f"or (x, y) pairs. Got {type(pairs).__name__}."
         )
     values = []
-    for pair in pairs:
+    # A map-style dataset ends by its length: iterating over it by index might never.
+    items = pairs if isinstance(pairs, Iterable) else (pairs[index] for index in range(len(pairs)))
+    for pair in items:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise TypeError(f"ClassPrior.from_labels: expected (x, y) pairs. Got an item of {type(pair).__name__}.")
-        values.append(int(pair[1]))
+        values.append(pair[1].item() if isinstance(pair[1], Tensor) else pair[1])
     return values
 
 
@@ -327,7 +330,7 @@ def _column_sums(indicator: Any) -> tuple[IntArray, int]:
     dense = np.asarray(indicator)
     _check_indicator_shape(dense.shape)
     _check_zero_one(dense)
-    return dense.sum(axis=0).astype(np.int64), dense.shape[0]
+    return np.count_nonzero(dense, axis=0).astype(np.int64), dense.shape[0]  # a sum in half precision stops at 2,048
 
 
 def _check_indicator_shape(shape: Sequence[int]) -> None:
