@@ -64,7 +64,8 @@ def test_learns_labels_from_their_features(settings: dict[str, Any], is_sparse: 
 
 
 @pytest.mark.parametrize("builder", [margins.none, margins.logit_adjusted, margins.adaptive, margins.equalized])
-def test_full_loss_equals_the_sum_over_pairs(builder: Any) -> None:
+@pytest.mark.parametrize("excludes_other_labels", [False, True])
+def test_full_loss_equals_the_sum_over_pairs(builder: Any, excludes_other_labels: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     prior = ClassPrior.from_counts([50, 20, 5, 1])
     network = extreme._Network(6, 4, 5, is_rectified=True, has_direct_path=True)
@@ -75,15 +76,47 @@ def test_full_loss_equals_the_sum_over_pairs(builder: Any) -> None:
     pairs = [(0, 0), (0, 3), (2, 1)]
     batch = extreme._Batch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
     alpha = torch.tensor([0.5, 1.0, 2.0, 4.0]).double()
-    criterion = extreme._FullSoftmax(builder(prior), alpha)
+    criterion = extreme._FullSoftmax(builder(prior), alpha, excludes_other_labels)
     loss = criterion(network, network.embed(rows), batch, generator).detach()
     logits = network.logits(rows, network.embed(rows)).tolist()
     delta = builder(prior).dense().tolist()
     total = 0.0
     for sample, y in pairs:
-        others = sum(math.exp(delta[y][z] + logits[sample][z] - logits[sample][y]) for z in range(4) if z != y)
+        left_out = [z for other, z in pairs if other == sample] if excludes_other_labels else [y]
+        wrong = [z for z in range(4) if z not in left_out]
+        others = sum(math.exp(delta[y][z] + logits[sample][z] - logits[sample][y]) for z in wrong)
         total += float(alpha[y]) * math.log(1 + others)
     assert float(loss) == pytest.approx(total / len(pairs), abs=1e-10)
+
+
+@pytest.mark.parametrize("excludes_other_labels", [False, True])
+def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> None:
+    """With importance weights and many draws, of the same network on the same batch."""
+    X, Y = made()
+    shared = {"excludes_other_labels": excludes_other_labels, "epochs": 1}
+    losses = []
+    for settings in (
+        {},
+        {"distribution": lambda prior: negatives.uniform(prior.num_classes), "weighting": negatives.importance},
+    ):
+        model = quick(**shared, **settings, num_negatives=11).fit(X, Y)
+        network = quick(**shared).fit(X, Y).model_
+        criterion = model._criterion()
+        if isinstance(criterion, extreme._DrawnNegatives):
+            criterion.share(network)
+            criterion.head.num_negatives = 4000
+        samples = extreme._Samples(X, Y, np.flatnonzero(np.diff(Y.indptr)))
+        generator = torch.Generator().manual_seed(0)
+        (batch,) = samples.batches(1000, generator, "cpu")
+        losses.append(criterion(network, network.embed(batch.rows), batch, generator).item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
+@pytest.mark.parametrize("num_samples", [33, 65])
+def test_no_batch_is_too_small_for_negatives_from_it(num_samples: int) -> None:
+    X = np.random.default_rng(0).normal(size=(num_samples, 4)).astype(np.float32)
+    model = quick(distribution=negatives.WithinBatch, num_negatives=3, epochs=2).fit(X, np.arange(num_samples) % 5)
+    assert np.isfinite(model.history_[-1]["loss"])
 
 
 def test_sampling_with_all_negatives_many_times_nears_the_full_loss() -> None:
@@ -219,6 +252,9 @@ def test_save_and_load(tmp_path: Path, has_direct_path: bool) -> None:
     again = ExtremeClassifier.load(path)
     np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
     np.testing.assert_array_equal(again.predict_topk(X, 4), model.predict_topk(X, 4))
+    again.device = "cuda"  # as of a model that was trained elsewhere
+    np.testing.assert_array_equal(again.predict_topk(X, 4), model.predict_topk(X, 4))
+    again.device = "cpu"
     assert again.prior_ == model.prior_
     assert again.hidden_size == 8
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]

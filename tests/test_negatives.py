@@ -572,3 +572,12 @@ def test_a_weight_that_divides_by_zero_is_refused(weighting):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("make", [ng.ClusteredDistribution, ng.SoftmaxDistribution])
+def test_samples_whose_negatives_cost_nothing_draw_evenly(make):
+    distribution = make(6, log_loss=lambda scores: torch.relu(1 + scores).log())
+    target = torch.tensor([0, 1])
+    batch = ng.Batch(target, target, torch.full((2, 3), -5.0), lambda: torch.ones(6, 3))
+    draw = distribution.draw(batch, 3, torch.Generator().manual_seed(0))
+    assert torch.isfinite(draw.log_probs).all()

@@ -121,6 +121,7 @@ def test_pairs_are_read_as_they_were_written(tmp_path):
     [
         ({"train_items": None}, "must have the arrays.*train_items"),
         ({"n_items": np.int64(3)}, r"must be in 0\.\.2"),
+        ({"train_items": np.full(360, -1)}, "must be in 0.*Got -1"),
         ({"n_items": np.zeros(2, dtype=np.int64)}, "Got: "),
         ({"train_indptr": np.array([0, 5])}, "must go from 0 up to the 360 items"),
         ({"train_indptr": np.array([0, 400, 360])}, "must go from 0"),

@@ -369,3 +369,11 @@ def test_other_bad_input_is_named():
         inverse_propensities(ClassPrior.from_counts([1, 2]), a=-1)
     with pytest.raises(ValueError, match="b must be above 0"):
         inverse_propensities(ClassPrior.from_counts([1, 0]), b=0)
+
+
+def test_predictions_may_be_arrays():
+    truth = np.array([[1, 0, 0], [0, 1, 1]])
+    ranked = np.array([[0, 1], [1, 0]])
+    assert torch.equal(precision_at_k(ranked, truth, 2), precision_at_k(torch.from_numpy(ranked), truth, 2))
+    with pytest.raises(ValueError, match="truth must be a matrix"):
+        LabelHitsAtK(3, at=[1]).update(torch.from_numpy(ranked), [[1, 0, 0], [0, 1, 1]])

@@ -68,6 +68,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         weighting: how drawn negatives are weighted, such as ``longtail.negatives.constant``. It implies the margins,
             so give one of the two; None weights so that the margins given are implied.
         num_negatives: how many are drawn for a batch, at most labels - 1.
+        excludes_other_labels: whether the other labels of a sample are no negatives of the one it is trained on. The
+            papers count them, which is the default: then labels that occur together push each other down.
         epochs: passes over the samples; the most, with ``patience``.
         batch_size: samples a step.
         uses_bfloat16: whether logits over all labels are multiplied out in bfloat16 in training: several times
@@ -132,6 +134,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         distribution: Callable[[ClassPrior], Distribution] | None = None,
         weighting: Weighting | None = None,
         num_negatives: int = 256,
+        excludes_other_labels: bool = False,
         epochs: int = 15,
         batch_size: int = 256,
         uses_bfloat16: bool = False,
@@ -152,6 +155,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.distribution = distribution
         self.weighting = weighting
         self.num_negatives = num_negatives
+        self.excludes_other_labels = excludes_other_labels
         self.epochs = epochs
         self.batch_size = batch_size
         self.uses_bfloat16 = uses_bfloat16
@@ -240,7 +244,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: PathLike) -> ExtremeClassifier:
-        """The fitted model that ``save`` wrote."""
+        """The fitted model that ``save`` wrote, on the CPU wherever it was trained; ``model_.to`` moves it."""
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:
@@ -292,11 +296,18 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         margins = none(self.prior_) if self.margins is None else self.margins(self.prior_)
         weights = None if self.weights is None else self.weights(self.prior_).float().to(self.device)
         if self.distribution is None:
-            return _FullSoftmax(margins.to(self.device, torch.float32), weights)
+            return _FullSoftmax(margins.to(self.device, torch.float32), weights, self.excludes_other_labels)
         distribution = self.distribution(self.prior_)
         weighting = targeting(margins) if self.weighting is None else self.weighting
         with torch.random.fork_rng(devices=[]):  # the start is drawn again, with a generator
-            head = SampledLinear(self.hidden_size + 1, self.num_labels_, distribution, weighting, self.num_negatives)
+            head = SampledLinear(
+                self.hidden_size + 1,
+                self.num_labels_,
+                distribution,
+                weighting,
+                self.num_negatives,
+                excludes_other_labels=self.excludes_other_labels,
+            )
         return _DrawnNegatives(head, weights)
 
     def _initial_bias(self, criterion: _FullSoftmax | _DrawnNegatives) -> Tensor:
@@ -315,7 +326,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         network.uses_bfloat16 = self.uses_bfloat16
         network.is_row_sparse = _is_sparse(samples.features) and samples.features.shape[1] >= ROW_SPARSE_FROM
         optimizers = _optimizers(network, is_drawn, self.learning_rate, self.weight_decay)
-        batches_an_epoch = math.ceil(len(samples) / self.batch_size)
+        batches_an_epoch = samples.num_batches(self.batch_size)
         num_steps = self.epochs * batches_an_epoch
         best = _Best()
         self.history_ = []
@@ -359,14 +370,14 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     def _topk(self, features: Any, k: int) -> IntArray:
         parts = []
         for start in range(0, features.shape[0], PREDICTED_AT_ONCE):
-            rows = _rows(features[start : start + PREDICTED_AT_ONCE], self.device)
+            rows = _rows(features[start : start + PREDICTED_AT_ONCE], self.model_.weight.device)
             parts.append(self.model_.topk(rows, k).cpu().numpy())
         return np.concatenate(parts) if parts else np.zeros((0, k), dtype=np.int64)
 
     @torch.no_grad()
     def _logits(self, features: Any) -> Iterator[Tensor]:
         for start in range(0, features.shape[0], PREDICTED_AT_ONCE):
-            rows = _rows(features[start : start + PREDICTED_AT_ONCE], self.device)
+            rows = _rows(features[start : start + PREDICTED_AT_ONCE], self.model_.weight.device)
             yield self.model_.logits(rows, self.model_.embed(rows))
 
 
@@ -379,6 +390,7 @@ _SAVED = (
     "dropout",
     "has_direct_path",
     "num_negatives",
+    "excludes_other_labels",
     "epochs",
     "batch_size",
     "uses_bfloat16",
@@ -425,10 +437,12 @@ class _Samples(NamedTuple):
     def __len__(self) -> int:
         return len(self.chosen)
 
+    def num_batches(self, size: int) -> int:
+        return math.ceil(len(self.chosen) / size)
+
     def batches(self, size: int, generator: torch.Generator, device: str) -> Iterator[_Batch]:
         order = self.chosen[torch.randperm(len(self.chosen), generator=generator).numpy()]
-        for start in range(0, len(order), size):
-            indices = order[start : start + size]
+        for indices in np.array_split(order, self.num_batches(size)):  # no small one at the end
             truth = self.truth[indices]
             counts = torch.from_numpy(np.diff(truth.indptr).astype(np.int64))
             yield _Batch(
@@ -438,7 +452,7 @@ class _Samples(NamedTuple):
             )
 
 
-def _rows(features: Any, device: str) -> Rows:
+def _rows(features: Any, device: str | torch.device) -> Rows:
     if not _is_sparse(features):
         return torch.from_numpy(np.ascontiguousarray(features)).to(device)
     parts = (features.indices.astype(np.int64), features.data, features.indptr.astype(np.int64))
@@ -518,10 +532,11 @@ START = 0.3
 
 
 class _FullSoftmax:
-    """The margin loss over all labels, for every label of every sample."""
+    """The margin loss over all labels, or all but the sample's others, for every label of every sample."""
 
-    def __init__(self, margins: Margins, weights: Tensor | None) -> None:
+    def __init__(self, margins: Margins, weights: Tensor | None, excludes_other_labels: bool) -> None:
         self.margins, self.weights = margins, weights
+        self.excludes_other_labels = excludes_other_labels
         shift = margins.positive + margins.negative
         self.shift = None if bool((shift.abs() < 1e-6).all()) else shift
 
@@ -531,6 +546,11 @@ class _FullSoftmax:
     def __call__(self, network: _Network, embeddings: Tensor, batch: _Batch, generator: torch.Generator) -> Tensor:
         shifted = network.logits(batch.rows, embeddings) + self.margins.negative
         # One log-sum-exp a sample serves all its labels.
+        if self.excludes_other_labels:
+            negatives = shifted.index_put((batch.samples, batch.labels), shifted.new_tensor(-torch.inf))
+            gap = negatives.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
+            gap = gap if self.shift is None else gap + self.shift[batch.labels]
+            return _weighted_mean(_loss_of_gap(gap), self.weights, batch.labels)
         losses = shifted.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
         if self.shift is not None:
             top, top_gap = (part[batch.samples, 0] for part in _leading_gap(shifted))

@@ -756,7 +756,7 @@ class SoftmaxDistribution:
         """[N, m] negatives, each sample's own label left out."""
         x, vectors = _model_of(batch, "SoftmaxDistribution")
         scores = x.double() @ vectors.double().T
-        scores = scores if self._log_loss is None else self._log_loss(scores)
+        scores = scores if self._log_loss is None else _floored(self._log_loss(scores))
         scores = scores if self._margins is None else scores + self._margins.negative.to(scores)
         others = scores.scatter(1, batch.target[:, None], -math.inf)
         whole, rest = scores.logsumexp(dim=1, keepdim=True), others.logsumexp(dim=1, keepdim=True)
@@ -764,6 +764,11 @@ class SoftmaxDistribution:
         log_probs = scores - whole
         positive_log_probs = log_probs.gather(1, batch.target[:, None])[:, 0]
         return Draw(labels, log_probs.gather(1, labels), positive_log_probs, num_negatives, (rest - whole).squeeze(1))
+
+
+def _floored(log_losses: Tensor) -> Tensor:
+    """Where nothing costs anything, all logarithms are -inf and have no softmax: as a number they are equal."""
+    return log_losses.clamp_min(torch.finfo(log_losses.dtype).min / 4)
 
 
 class ClusteredDistribution:
@@ -859,7 +864,7 @@ class ClusteredDistribution:
         clusters = self._clusters
         assert clusters is not None
         scores = (x @ clusters.centers.to(x).T).double()
-        scores = scores if self._log_loss is None else self._log_loss(scores)
+        scores = scores if self._log_loss is None else _floored(self._log_loss(scores))
         chosen = (scores + clusters.log_mass).softmax(dim=1)
         probs = torch.lerp(chosen, clusters.log_mass.softmax(dim=0).expand_as(chosen), self._even_share)
         probs = probs if self._per_sample else probs.mean(dim=0, keepdim=True)

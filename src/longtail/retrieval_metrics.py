@@ -594,6 +594,7 @@ class LabelHitsAtK(Metric):
 
     def update(self, predictions: Tensor, truth: Any) -> None:
         """Count a batch: scores [N, C] or ranked labels [N, K], and the truth [N, C], SciPy sparse or dense."""
+        truth = _checked_truth(truth)
         if truth.shape[1:] != (self.num_classes,):
             raise ValueError(f"truth must be [N, {self.num_classes}]. Got shape {tuple(truth.shape)}.")
         counted = count_label_hits(predictions, truth, self.at)
@@ -627,6 +628,7 @@ def _checked_truth(truth: Any) -> sparse.csr_array:
 
 def _best_labels(predictions: Tensor, num_samples: int, num_classes: int, k: int) -> Tensor:
     """[N, k] int64, the first k of ranked labels, or the labels of the k largest scores."""
+    predictions = torch.as_tensor(predictions)  # scikit-learn's predictions are arrays
     if predictions.ndim != 2 or len(predictions) != num_samples:
         raise ValueError(
             f"predictions must be scores [{num_samples}, {num_classes}] or ranked labels [{num_samples}, K]. "

@@ -84,8 +84,9 @@ def _matrix(arrays: Any, part: str, num_items: int) -> Any:
         or bool((np.diff(starts.astype(np.int64)) < 0).any())
     ):
         raise ValueError(f"{part}_indptr must go from 0 up to the {len(items)} items.")
-    if len(items) and int(items.max()) >= num_items:
-        raise ValueError(f"{part}_items must be in 0..{num_items - 1}. Got {int(items.max())}.")
+    wrong = items[(items < 0) | (items >= num_items)]
+    if len(wrong):
+        raise ValueError(f"{part}_items must be in 0..{num_items - 1}. Got {int(wrong[0])}.")
     matrix = csr_array(
         (np.ones(len(items), dtype=np.bool_), items.astype(np.int32), starts.astype(np.int32)),
         shape=(len(starts) - 1, num_items),
