@@ -61,11 +61,14 @@ LARGEST = {"full softmax, Adam": 100_000}
 NARROW, NARROW_LABELS = 128, (10_000, 10_000_000)
 """At ten million labels 512 features take 20 GB; with this many it is 5."""
 
+NARROWER = {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3}
+WIDER = {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3}
 MODELS = {
-    "longtail, 512 hidden": {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3},
-    "longtail, 768 hidden": {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3},
+    "longtail, 512 hidden": NARROWER,
+    "longtail, 768 hidden": WIDER,
+    "longtail, 768 hidden, other labels left out": WIDER | {"excludes_other_labels": True},
 }
-WIDE = {"hidden_size": 1024, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3}
+WIDE = {"hidden_size": 1024, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3, "excludes_other_labels": True}
 """For the frontier, which has no limit of time."""
 COMMON = {"is_rectified": True, "uses_bfloat16": True}
 TAUS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,33 @@ def test_train_leaves_a_run_and_goes_on_with_the_same_recipe_only(trained):
     assert "train.epochs: 2 -> 3" in other.stderr
 
 
+def test_a_rejected_recipe_does_not_block_its_folder(tmp_path):
+    wrong = run("train", "digits", "--output", tmp_path / "run", "--set", "model.options.hiden=[4]")
+    assert wrong.exit_code == 2
+    assert run("train", "digits", "--output", tmp_path / "run", "--set", "train.epochs=1").exit_code == 0
+
+
+@pytest.mark.parametrize(("seed", "code"), [("20240101", 0), ("-1", 2)])
+def test_a_seed_may_be_a_date_and_not_negative(tmp_path, seed, code):
+    done = run("train", "digits", "--output", tmp_path / "run", "--set", "train.epochs=1", f"--set=train.seed={seed}")
+    assert done.exit_code == code, done.stderr
+
+
+@pytest.mark.parametrize("size", [0, 0.5])
+@pytest.mark.parametrize("name", ["predictions.npz", "checkpoint.pt"])
+def test_a_damaged_run_is_one_line(trained, tmp_path, name, size):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: int(size * len(content))])
+    if name == "checkpoint.pt":
+        (folder / "summary.json").unlink()
+    arguments = ("train", "digits", "--set", "train.epochs=2", "--method", "logit-adjusted", "--output", folder)
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert "can't be read" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_report_writes_a_page(trained, tmp_path):
     page = tmp_path / "page.html"
     assert run("report", trained, "--output", page).exit_code == 0
@@ -177,6 +205,17 @@ def test_training_commands_name_what_is_wrong(arguments, message, tmp_path, monk
 def test_inspect_takes_a_recipe():
     recipe = Path(__file__).parent.parent / "recipes" / "digits.toml"
     assert json.loads(run("inspect", recipe, "--json").stdout)["imbalance"] == pytest.approx(50, rel=0.3)
+
+
+def test_inspect_draws_classes_without_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = np.array([0, 0, 2])
+    np.savez("d.npz", train_images=np.eye(3), train_labels=labels, test_images=np.eye(3), test_labels=np.arange(3))
+    recipe = ['name = "r"', "[data]", 'source = "arrays"', "[data.options]", 'path = "d.npz"']
+    Path("r.toml").write_text("\n".join([*recipe, "[model]", 'name = "linear"']))
+    shown, written = run("inspect", "r.toml"), run("inspect", "r.toml", "--json")
+    assert shown.exit_code == 0, shown.stderr
+    assert json.loads(written.stdout, parse_constant=pytest.fail)["imbalance"] is None
 
 
 # inspect
@@ -680,3 +719,38 @@ def test_the_installed_command(tmp_path):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "longtail: nothing.csv: there is no such file.\n"
+
+
+def test_names_that_look_like_other_things_stay_names(tmp_path, monkeypatch):
+    """Classes true and false, and classes 1, 2, 3 and other of which labels happen to name the numbers alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text("true,false\n2.0,0.0\n1.5,0.2\n0.1,3.0\n")
+    Path("c.csv").write_text("class,count\ntrue,90\nfalse,10\n")
+    Path("y.csv").write_text("label\ntrue\ntrue\nfalse\n")
+    done = run("adjust", "s.csv", "--counts", "c.csv", "--labels", "y.csv", "--output", "o.npz")
+    assert done.exit_code == 0, done.stderr
+    assert accuracy_before(done) == "100.0%"
+    with np.load("o.npz") as file:
+        assert file["probabilities"][0, 0] < 0.88
+    Path("s.csv").write_text("1,2,3,other\n9,0,0,0\n0,9,0,0\n0,0,9,0\n")
+    Path("c.csv").write_text("class,count\n1,40\n2,30\n3,20\nother,10\n")
+    Path("y.csv").write_text("label\n1\n2\n3\n")
+    done = run("adjust", "s.csv", "--counts", "c.csv", "--labels", "y.csv", "--output", "p.npz")
+    assert accuracy_before(done) == "100.0%"
+    Path("y.csv").write_text("label\n1\n0\n3\n")
+    done = run("adjust", "s.csv", "--counts", "c.csv", "--labels", "y.csv", "--output", "q.npz")
+    assert done.exit_code == 2
+    assert "Got 1, which is a name, and 0, which is none" in done.stderr
+
+
+def accuracy_before(done):
+    line = next(line for line in done.stdout.splitlines() if line.startswith("accuracy"))
+    return line.split()[1]
+
+
+def test_quoted_fields_may_have_line_breaks(tmp_path):
+    rows = "".join(f'"line {i}\nsecond, line",{"cat" if i % 10 else "dog"}\n' for i in range(60_000))
+    (tmp_path / "t.csv").write_text("text,label\n" + rows)
+    assert (
+        json.loads(run("inspect", tmp_path / "t.csv", "--label", "label", "--json").stdout)["num_samples"] == 60_000
+    )

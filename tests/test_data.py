@@ -535,6 +535,16 @@ def test_gray_images_get_a_channel(tmp_path):
     assert arrays.load_arrays(tmp_path / "gray.npz").input_shape == (1, 8, 6)
 
 
+def test_bytes_of_no_image_are_features(tmp_path):
+    features, labels = np.arange(12, dtype=np.uint8).reshape(3, 4), np.array([0, 1, 1])
+    np.savez(
+        tmp_path / "bytes.npz", train_images=features, train_labels=labels, test_images=features, test_labels=labels
+    )
+    inputs = arrays.load_arrays(tmp_path / "bytes.npz").train.inputs
+    assert inputs.dtype == torch.float32
+    assert inputs.tolist() == features.tolist()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -304,6 +304,15 @@ def test_a_frozen_encoder_stays_as_it_was(tmp_path):
         assert same == name.startswith("encoder")
 
 
+def test_a_comparison_does_not_take_over_another_recipes_model(tmp_path):
+    recipe = with_settings(RECIPE, ["train.epochs=1"])
+    list(run_jobs(plan_jobs(recipe, ["cross_entropy"], [0], tmp_path), workers=1))
+    other = with_settings(recipe, ["train.learning_rate=0.001"])
+    outcomes = list(run_jobs(plan_jobs(other, ["posthoc_adjusted"], [0], tmp_path), workers=1))
+    assert [type(outcome) for outcome in outcomes] == [Failure, Failure]
+    assert not (tmp_path / "posthoc_adjusted").exists()
+
+
 @pytest.mark.slow
 def test_a_comparison_shares_training_survives_failures_and_resumes(tmp_path):
     recipe = with_settings(RECIPE, ["train.epochs=2"])

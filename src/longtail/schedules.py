@@ -289,7 +289,7 @@ def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     Avoid when:
         A margin loss can be used; it is simpler and does more.
     Equals:
-        ``class_balanced_sampling`` in its last epoch.
+        Nearly ``class_balanced_sampling`` in its last epochs.
 
     >>> len(progressive_sampling(ClassPrior.from_counts([9, 1])))
     1

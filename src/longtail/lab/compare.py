@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from longtail.lab._files import replacing
-from longtail.lab.recipe import MethodRecipe, Recipe, parse_recipe, to_toml
+from longtail.lab.recipe import MethodRecipe, Recipe, differences, parse_recipe, to_toml
 from longtail.lab.runs import Run, find_runs, load_run
 from longtail.lab.sources import check_recipe
 from longtail.methods import get_method
@@ -90,16 +90,23 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
         waiting = list(jobs)
         running: dict[Future[None], Job] = {}
         unfinished = {job.folder for job in jobs}
+        failed: set[Path | None] = set()
         while waiting or running:
             ready = [job for job in waiting if job.needs is None or job.needs not in unfinished]
             for job in ready:
                 waiting.remove(job)
+                if job.needs in failed:
+                    yield Failure(job, f"{job.needs} failed, and this run takes over its model.")
+                    continue
                 running[pool.submit(_run, to_toml(job.recipe), job.folder, job.needs)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 job = running.pop(future)
                 unfinished.discard(job.folder)
-                yield _outcome(future, job)
+                outcome = _outcome(future, job)
+                if isinstance(outcome, Failure):
+                    failed.add(job.folder)
+                yield outcome
 
 
 def write_rows(runs: Sequence[Run], path: Path) -> None:
@@ -116,12 +123,11 @@ def write_rows(runs: Sequence[Run], path: Path) -> None:
 
 
 def _outcome(future: Future[None], job: Job) -> Run | Failure:
-    error = future.exception()
-    if error is None:
+    try:
+        future.result()
         return load_run(job.folder)
-    if isinstance(error, ValueError | OSError | ArithmeticError | RuntimeError):
-        return Failure(job, str(error).strip().splitlines()[0])
-    raise error
+    except Exception as error:  # whatever one run died of, the others go on
+        return Failure(job, (str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _begin_worker(threads: int) -> None:
@@ -136,15 +142,19 @@ def _run(recipe_text: str, folder: Path, base: Path | None) -> None:
 
     recipe = parse_recipe(tomllib.loads(recipe_text))
     if base is not None and not (folder / "checkpoint.pt").is_file():
-        _take_over(base, folder)
+        _take_over(base, folder, recipe)
     train(recipe, folder, show_progress=False)
 
 
-def _take_over(base: Path, folder: Path) -> None:
+def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
     """Start from the trained model of another run: its last checkpoint is at the end of training."""
-    folder.mkdir(parents=True, exist_ok=True)
     if base not in find_runs(base):
         raise FileNotFoundError(f"{base} is not complete, and this run takes over its model.")
+    trained = parse_recipe(load_run(base).recipe)
+    changed = differences(trained, recipe.with_method("cross_entropy"))
+    if changed:
+        raise ValueError(f"{base} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("metrics.jsonl", "checkpoint.pt"):
         partial = folder / f"{name}.partial"
         shutil.copyfile(base / name, partial)

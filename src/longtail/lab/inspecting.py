@@ -54,7 +54,7 @@ class Inspection:
             "num_missing": self.num_missing,
             "num_classes": len(self.classes),
             "num_skipped": self.num_skipped,
-            "imbalance": self.imbalance,
+            "imbalance": self.imbalance if math.isfinite(self.imbalance) else None,
             "groups": [group._asdict() for group in self.groups],
             "methods": [suggestion._asdict() for suggestion in self.suggestions],
             "classes": [
@@ -139,7 +139,7 @@ def profile_chart(counts: tuple[int, ...], width: int = 64, height: int = 8) -> 
     A class takes several columns where there is room, and with more classes than columns only some are drawn.
 
     Args:
-        counts: falling, each at least 1.
+        counts: falling; 0 has no bar.
         width: the most columns to take.
         height: rows.
 
@@ -150,7 +150,7 @@ def profile_chart(counts: tuple[int, ...], width: int = 64, height: int = 8) -> 
     num_columns = max(1, width // len(counts)) * min(width, len(counts))
     drawn = [counts[column * len(counts) // num_columns] for column in range(num_columns)]
     scale = math.log(max(counts[0], 2)) / height
-    eighths = [max(1, round(8 * math.log(count) / scale)) for count in drawn]
+    eighths = [max(1, round(8 * math.log(count) / scale)) if count else 0 for count in drawn]
     ticks = {min(height - 1, int(math.log(tick) / scale)): tick for tick in [*_powers_of_ten(counts[0]), counts[0]]}
     margin = len(f"{counts[0]:,}")
     rows = []

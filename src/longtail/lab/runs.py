@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ class Predictions:
     @staticmethod
     def load(path: Path) -> Predictions:
         """Read what :meth:`save` wrote."""
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             logits = arrays["logits"]
             return Predictions(
                 logits=logits,
@@ -144,14 +145,18 @@ def load_run(path: Path) -> Run:
         raise FileNotFoundError(f"{path} is no complete run: it has no summary.json; train it, or resume it.")
     import tomllib
 
-    lines = (path / "metrics.jsonl").read_text().splitlines()
-    return Run(
-        path=path,
-        recipe=tomllib.loads((path / "recipe.toml").read_text()),
-        summary=json.loads((path / "summary.json").read_text()),
-        history=[json.loads(line) for line in lines],
-        predictions=Predictions.load(path / "predictions.npz"),
-    )
+    try:
+        lines = (path / "metrics.jsonl").read_text().splitlines()
+        return Run(
+            path=path,
+            recipe=tomllib.loads((path / "recipe.toml").read_text(encoding="utf-8")),
+            summary=json.loads((path / "summary.json").read_text()),
+            history=[json.loads(line) for line in lines],
+            predictions=Predictions.load(path / "predictions.npz"),
+        )
+    except (ValueError, TypeError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: this run can't be read: {reason}; train it again with --restart.") from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -159,7 +164,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises many kinds for a damaged file
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} can't be read ({reason}); train again with --restart.") from None
     return saved
 

@@ -94,10 +94,10 @@ class Scores:
     def positions(self, classes: Sequence[ClassName], where: object) -> IntArray:
         """The score columns that ``classes`` mean.
 
-        Strings are names. Whole numbers are names if all names are such, and else positions from 0. ``where`` is
-        what an error names as the source of the classes.
+        Strings are names. Whole numbers are names if all names are such or all of them are names, and else positions
+        from 0. ``where`` is what an error names as the source of the classes.
         """
-        index_of = self._index_by_label(classes)
+        index_of = self._index_by_label(classes, where)
         unknown = [label for label in classes if label not in index_of]
         if unknown:
             raise ValueError(
@@ -105,13 +105,23 @@ class Scores:
             )
         return np.array([index_of[label] for label in classes], dtype=np.int64)
 
-    def _index_by_label(self, classes: Sequence[ClassName]) -> dict[ClassName, int]:
+    def _index_by_label(self, classes: Sequence[ClassName], where: object) -> dict[ClassName, int]:
         if self.class_names is None:
             return {index: index for index in range(self.num_classes)}
         if any(isinstance(label, str) for label in classes):
             return {name: index for index, name in enumerate(self.class_names)}
-        if all(_is_whole_number(name) for name in self.class_names):
-            return {int(name): index for index, name in enumerate(self.class_names)}
+        numbers: dict[ClassName, int] = {
+            int(name): index for index, name in enumerate(self.class_names) if _is_whole_number(name)
+        }
+        named = [label for label in classes if label in numbers]
+        if len(numbers) == self.num_classes or (named and len(named) == len(classes)):
+            return numbers
+        if named:
+            other = next(label for label in classes if label not in numbers)
+            raise ValueError(
+                f"{where}: classes must all be names of score columns, or all be positions. "
+                f"Got {named[0]!r}, which is a name, and {other!r}, which is none."
+            )
         return {index: index for index in range(self.num_classes)}
 
 
@@ -191,7 +201,7 @@ def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence
         id_columns: the scores' numeric columns that are no classes, which labels may have or not.
     """
     if _is_table(path):
-        table = _numbers_for_bools(_read_table(path))
+        table = _numbers_for_bools(_read_table(path, reads_bools=True))
         prefix = columns if columns and any(name.startswith(columns) for name in table.column_names) else None
         ids = [name for name in id_columns if name in table.column_names]
         return _scores_of_table(path, table, prefix, ids, label=None)
@@ -362,12 +372,14 @@ def _is_table(path: Path) -> bool:
     return path.suffix in (".csv", ".parquet")
 
 
-def _read_table(path: Path) -> pa.Table:
+def _read_table(path: Path, reads_bools: bool = False) -> pa.Table:
     try:
         if path.suffix == ".csv":
-            # Only an empty field is missing: NA or null may be the name of a class.
-            convert = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
-            table = pyarrow.csv.read_csv(path, convert_options=convert)
+            # Only an empty field is missing: NA or null may be the name of a class, and so may true and false.
+            bools: dict[str, list[str]] = {} if reads_bools else {"true_values": [], "false_values": []}
+            convert = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, **bools)
+            parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+            table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
         else:
             table = pyarrow.parquet.ParquetFile(path).read()
     except pa.ArrowException as error:

@@ -208,9 +208,10 @@ def _phase_ends(shares: Sequence[float], num_epochs: int) -> list[int]:
 def _check_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Raise if the folder is another recipe's."""
     stored = folder / "recipe.toml"
-    if restart or not stored.is_file():
+    has_progress = any((folder / name).is_file() for name in ("summary.json", "checkpoint.pt", "metrics.jsonl"))
+    if restart or not has_progress or not stored.is_file():
         return
-    changed = differences(parse_recipe(tomllib.loads(stored.read_text())), recipe)
+    changed = differences(parse_recipe(tomllib.loads(stored.read_text(encoding="utf-8"))), recipe)
     if changed:
         raise ValueError(
             f"{folder} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder, "
@@ -446,8 +447,10 @@ def _step_and_learn(
 
 
 def _check_learning(recipe: Recipe) -> None:
-    """Raise for settings in which a learning sampler or a regularizer has no meaning."""
+    """Raise for settings in which a seed, a learning sampler or a regularizer has no meaning."""
     method, settings = get_method(recipe.method.name), recipe.train
+    if settings.seed < 0:
+        raise ValueError(f"train.seed must be at least 0. Got {settings.seed}.")
     if method.is_posthoc:
         return
     phases = method.phases(ClassPrior.from_counts([1, 1]), **recipe.method.options)
@@ -497,7 +500,7 @@ def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> N
 
 
 def _epoch_seed(seed: int, epoch: int, rank: int) -> int:
-    return (seed * 1_000_003 + epoch) * 1_000_003 + rank
+    return ((seed * 1_000_003 + epoch) * 1_000_003 + rank) % 2**64  # a seed may be a date
 
 
 def _is_measured(recipe: Recipe, epoch: int, num_epochs: int) -> bool:

@@ -71,7 +71,7 @@ def save_arrays(data: Dataset, file: BinaryIO) -> None:
 
 def _inputs(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:
     array = _read(archive, path, key)
-    if array.dtype == np.uint8:
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
         return _images(torch.from_numpy(array))
     if array.dtype.kind not in "fiub" or array.ndim < 2:
         raise ValueError(f"{path}: {key} must be numbers [N, ...]. Got {array.dtype} {array.shape}.")
