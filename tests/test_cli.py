@@ -207,6 +207,18 @@ def test_inspect_takes_a_recipe():
     assert json.loads(run("inspect", recipe, "--json").stdout)["imbalance"] == pytest.approx(50, rel=0.3)
 
 
+def test_a_model_that_cannot_take_the_data_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((4, 8, 8), dtype=np.uint8), np.array([0, 1, 0, 1])
+    np.savez("d.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    recipe = ['name = "r"', "[data]", 'source = "arrays"', "[data.options]", 'path = "d.npz"']
+    Path("r.toml").write_text("\n".join([*recipe, "[model]", 'name = "bag_of_features"']))
+    done = run("train", "r.toml")
+    assert done.exit_code == 2
+    assert "model 'bag_of_features' can't take the inputs of d" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_inspect_draws_classes_without_samples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     labels = np.array([0, 0, 2])

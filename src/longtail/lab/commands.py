@@ -25,7 +25,7 @@ __all__ = ["app"]
 
 Result = TypeVar("Result")
 
-USER_ERRORS = (ValueError, TypeError, KeyError, OSError, ArithmeticError)
+USER_ERRORS = (ValueError, TypeError, KeyError, OSError, ArithmeticError, ImportError)
 
 
 class OneLineErrors(TyperGroup):
@@ -35,7 +35,7 @@ class OneLineErrors(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
+        except (BrokenPipeError, ModuleNotFoundError):  # ``cli`` says how to get the package
             raise
         except USER_ERRORS as error:
             if ctx.params["debug"]:

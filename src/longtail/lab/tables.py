@@ -461,6 +461,7 @@ def _plain_labels(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     if pa.types.is_null(kind):
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):  # how whole numbers with gaps are often stored
+        column = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
         column = pc.if_else(pc.is_nan(column), None, column)
         fractions = column.filter(pc.not_equal(column, pc.floor(column)))
         infinite = column.filter(pc.is_inf(column))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from longtail.lab._files import replacing
-from longtail.lab.batches import Batch, Preparation, prepare_for, train_batches
+from longtail.lab.batches import Batch, Preparation, ordered_batches, prepare_for, train_batches
 from longtail.lab.data.arrays import save_arrays
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.devices import open_fabric
@@ -103,6 +103,7 @@ def train(
     plan = plan_epochs(method.phases(data.prior, **options), recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)
     state = _start(fabric, recipe, data, plan, folder)
+    _check_inputs(fabric, recipe, state.wrapped, data, prepare)
     with TrainingProgress(len(plan), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
         while state.epoch < len(plan):
             _begin_stage_if_new(fabric, recipe, data, plan, state)
@@ -228,6 +229,20 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
     write_json(folder / "environment.json", environment())
+
+
+def _check_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Dataset, prepare: Preparation) -> None:
+    """Raise, before anything is trained, if the model can't take the first sample."""
+    try:
+        with torch.no_grad():
+            model.eval()
+            for inputs in ordered_batches(data.train, 0, 1, 1, prepare):
+                model(fabric.to_device(inputs))
+    except (AttributeError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"model {recipe.model.name!r} can't take the inputs of {data.name}: {reason}") from error
+    finally:
+        model.train()
 
 
 def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoch], folder: Path) -> State:
