@@ -146,7 +146,12 @@ def test_train_leaves_a_run_and_goes_on_with_the_same_recipe_only(trained):
 def test_a_rejected_recipe_does_not_block_its_folder(tmp_path):
     wrong = run("train", "digits", "--output", tmp_path / "run", "--set", "model.options.hiden=[4]")
     assert wrong.exit_code == 2
+    assert not (tmp_path / "run").exists()
     assert run("train", "digits", "--output", tmp_path / "run", "--set", "train.epochs=1").exit_code == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    again = ("train", "digits", "--output", tmp_path / "run", "--restart", "--set", "model.options.hiden=[4]")
+    assert run(*again).exit_code == 2
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.parametrize(("seed", "code"), [("20240101", 0), ("-1", 2)])

@@ -44,7 +44,7 @@ class ScaledSoftmaxCrossEntropy(torch.autograd.Function):
             gap.sub_(shift)
             total = torch.addcmul(others, at_target, shift.exp_())
             _raise_near_underflow(total)
-        losses = F.softplus(gap, threshold=SOFTPLUS_THRESHOLD)
+        losses = loss_of_gap(gap)
         num_shares = len(target) if take_mean else 1
         norm = total.mul_(num_shares) if take_mean else total
         gradient_times_norm = scaled.scatter_(1, index, others.neg_())
@@ -62,6 +62,11 @@ class ScaledSoftmaxCrossEntropy(torch.autograd.Function):
         else:
             grad = gradient_times_norm * (grad_losses / norm)
         return grad, None, None, None, None
+
+
+def loss_of_gap(gap: Tensor) -> Tensor:
+    """log(1 + exp(gap)), where all others together are ahead of the target by ``gap``."""
+    return F.softplus(gap, threshold=SOFTPLUS_THRESHOLD)
 
 
 def margin_factors(negative: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from longtail._scaled_softmax import loss_of_gap
 from longtail.heads import IGNORED, SampledLinear, best_labels
-from longtail.losses import _gap, _leading_gap, _loss_of_gap
+from longtail.losses import _gap, _leading_gap
 from longtail.margins import Margins, none
 from longtail.negatives import (
     Distribution,
@@ -550,12 +551,12 @@ class _FullSoftmax:
             negatives = shifted.index_put((batch.samples, batch.labels), shifted.new_tensor(-torch.inf))
             gap = negatives.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
             gap = gap if self.shift is None else gap + self.shift[batch.labels]
-            return _weighted_mean(_loss_of_gap(gap), self.weights, batch.labels)
+            return _weighted_mean(loss_of_gap(gap), self.weights, batch.labels)
         losses = shifted.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
         if self.shift is not None:
             top, top_gap = (part[batch.samples, 0] for part in _leading_gap(shifted))
             gap = torch.where(batch.labels == top, top_gap, _gap(losses))
-            losses = _loss_of_gap(gap + self.shift[batch.labels])
+            losses = loss_of_gap(gap + self.shift[batch.labels])
         return _weighted_mean(losses, self.weights, batch.labels)
 
 

@@ -26,7 +26,7 @@ from longtail._chunked import (
     row_chunks,
     shift_target,
 )
-from longtail._scaled_softmax import SOFTPLUS_THRESHOLD, ScaledSoftmaxCrossEntropy, margin_factors
+from longtail._scaled_softmax import ScaledSoftmaxCrossEntropy, loss_of_gap, margin_factors
 from longtail.margins import Margins
 from longtail.prior import ClassPrior
 
@@ -745,7 +745,6 @@ def _losses_of_shifted(shifted: Tensor, target: Tensor, terms: _Terms, take_mean
         losses = _expected_losses(shifted, target, terms)
         return _mean(losses, target, terms.ignore_index) if take_mean else losses
     weights = None if terms.weights is None else terms.weights.to(shifted)
-    target = target.long()
     # PyTorch's own mean divides by the weights, so with weights it is taken here.
     reduction = "mean" if take_mean and weights is None else "none"
     try:
@@ -778,7 +777,7 @@ def _scaled_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: _Ter
     shift = None if terms.target_shift is None else terms.target_shift.to(logits)
     try:
         all_count = not _may_be_ignored(target, terms.ignore_index)
-        safe = target.long() if all_count else _safe(target, terms.ignore_index)
+        safe = target if all_count else _safe(target, terms.ignore_index)
         is_plain_mean = take_mean and all_count and terms.weights is None
         losses: Tensor = ScaledSoftmaxCrossEntropy.apply(logits, safe, factors, shift, is_plain_mean)  # type: ignore[no-untyped-call]
     except (FloatingPointError, IndexError, RuntimeError):
@@ -809,7 +808,7 @@ def _expected_losses(shifted: Tensor, target: Tensor, terms: _Terms) -> Tensor:
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
     if terms.target_shift is not None:
         gap = _gap(per_label).scatter(1, *_leading_gap(shifted))
-        per_label = _loss_of_gap(gap - terms.target_shift.to(shifted))
+        per_label = loss_of_gap(gap - terms.target_shift.to(shifted))
     if terms.weights is not None:
         target = target * terms.weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
@@ -827,10 +826,6 @@ def _gap(cross_entropy: Tensor) -> Tensor:
     """log(exp(ce) - 1): how far all others together are ahead of a label that does not lead."""
     positive = cross_entropy.clamp_min(torch.finfo(cross_entropy.dtype).eps)
     return positive + torch.log(-torch.expm1(-positive))
-
-
-def _loss_of_gap(gap: Tensor) -> Tensor:
-    return F.softplus(gap, threshold=SOFTPLUS_THRESHOLD)
 
 
 def _decoupled(

@@ -95,15 +95,15 @@ def train(
     data = load_data(recipe.data)
     _check_embeddings(recipe, data)
     _check_labels(recipe, data)
-    if fabric.is_global_zero:
-        _claim_folder(recipe, folder, restart)
-    fabric.barrier()
     method = get_method(recipe.method.name)
     options = {} if method.is_posthoc else recipe.method.options
     plan = plan_epochs(method.phases(data.prior, **options), recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)
-    state = _start(fabric, recipe, data, plan, folder)
+    state = _start(fabric, recipe, data, plan, folder, restart)
     _check_inputs(fabric, recipe, state.wrapped, data, prepare)
+    if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
+        _claim_folder(recipe, folder, restart)
+    fabric.barrier()
     with TrainingProgress(len(plan), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
         while state.epoch < len(plan):
             _begin_stage_if_new(fabric, recipe, data, plan, state)
@@ -209,8 +209,7 @@ def _phase_ends(shares: Sequence[float], num_epochs: int) -> list[int]:
 def _check_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Raise if the folder is another recipe's."""
     stored = folder / "recipe.toml"
-    has_progress = any((folder / name).is_file() for name in ("summary.json", "checkpoint.pt", "metrics.jsonl"))
-    if restart or not has_progress or not stored.is_file():
+    if restart or not stored.is_file():
         return
     changed = differences(parse_recipe(tomllib.loads(stored.read_text(encoding="utf-8"))), recipe)
     if changed:
@@ -245,14 +244,16 @@ def _check_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Datase
         model.train()
 
 
-def _start(fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoch], folder: Path) -> State:
+def _start(
+    fabric: Fabric, recipe: Recipe, data: Dataset, plan: list[PlannedEpoch], folder: Path, restart: bool
+) -> State:
     """A new model, or the one of the last checkpoint."""
     torch.manual_seed(recipe.train.seed)
     options = dict(recipe.model.options)
     model = build_model(recipe.model.name, data.num_classes, data.input_shape, **options)
     checkpoint = folder / "checkpoint.pt"
-    if not checkpoint.is_file():
-        if fabric.is_global_zero:
+    if restart or not checkpoint.is_file():
+        if fabric.is_global_zero and not restart:
             drop_metrics_from(folder / "metrics.jsonl", 0)
         return _set_up(fabric, recipe, model, plan[0].phase.loss)
     saved = read_checkpoint(checkpoint)

@@ -32,7 +32,7 @@ def load_arrays(
     Args:
         path: the file.
         train_inputs: key of the inputs to train on. Bytes [N, H, W, channels] or [N, H, W] are images and become
-            uint8 [N, channels, H, W]; bytes of another shape stay as they are; numbers become float32.
+            uint8 [N, channels, H, W]; other numbers become float32.
         train_labels: key of their class indices [N].
         test_inputs: key of the inputs to test on.
         test_labels: key of their class indices [N].
