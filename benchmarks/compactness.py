@@ -20,8 +20,8 @@ from torch import Tensor
 
 from longtail.diagnostics import intraclass_distances, within_groups
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.embedding import embed_run
-from longtail.lab.runs import find_runs, load_run
+from longtail.lab.runs.folder import find_runs, load_run
+from longtail.lab.training.embedding import embed_run
 
 MEASURES = ("raw", "by_norm", "by_class_means")
 

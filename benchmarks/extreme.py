@@ -41,18 +41,17 @@ from harness import (
 from scipy.sparse import csr_matrix, save_npz
 
 from longtail import ClassPrior, negatives
-from longtail.extreme import ExtremeClassifier
-from longtail.heads import SampledLinear
-from longtail.lab.data.sparse_files import SparseSamples, read_delicious
+from longtail.estimators import ExtremeClassifier
+from longtail.lab.data.formats.sparse_text import SparseSamples, read_delicious
 from longtail.margins import logit_adjusted
-from longtail.retrieval_metrics import (
+from longtail.metrics import (
     count_label_hits,
     group_recall,
     inverse_propensities,
     precision_at_k,
     propensity_scored_precision_at_k,
 )
-from longtail.rowwise import RowwiseAdagrad, RowwiseAdam
+from longtail.negatives import RowwiseAdagrad, RowwiseAdam, SampledLinear
 
 FEATURES, BATCH, NEGATIVES, ROUNDS = 512, 256, 256, 100
 LABELS = (1_000, 10_000, 100_000, 1_000_000)

@@ -28,8 +28,8 @@ from harness import environment, interleaved_times, paired_ratios, peak_extra_me
 from torch import Tensor, nn
 
 from longtail import ClassPrior, MarginCrossEntropy, margins
-from longtail.lab.data.profiles import exponential_counts, pareto_counts
-from longtail.meta import MetaSampler, recording, sgd_step_size
+from longtail.datasets import exponential_counts, pareto_counts
+from longtail.sampling import MetaSampler, recording, sgd_step_size
 
 BATCH = META = 512
 SIZES = {"CIFAR-100-LT": 10_847, "ImageNet-LT": 115_846}

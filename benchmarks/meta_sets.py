@@ -23,9 +23,9 @@ from harness import environment, write_rows
 from torch import Tensor, nn
 
 from longtail import ClassPrior, MarginCrossEntropy, margins
-from longtail.lab.data.arrays import load_arrays
-from longtail.meta import MetaSampler, recording, sgd_step_size
+from longtail.lab.data.formats.arrays import load_arrays
 from longtail.metrics import balanced_accuracy, count_hits
+from longtail.sampling import MetaSampler, recording, sgd_step_size
 
 BATCH = 512
 

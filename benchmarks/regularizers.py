@@ -33,8 +33,8 @@ from harness import (
 )
 from torch import Tensor
 
-from longtail import regularizers
-from longtail.lab.data.profiles import exponential_counts
+from longtail import losses
+from longtail.datasets import exponential_counts
 
 CLASSES, WIDTH = 100, 64
 SIZES = (128, 512, 1024, 4096)
@@ -121,12 +121,12 @@ def other_triplet() -> Function:
 def sides(question: str, size: int) -> dict[str, Function]:
     """The ways to compute a regularizer at a batch size; what would not fit is left out."""
     ours: dict[str, Function] = {
-        "pull": lambda x, y: regularizers.pull(x, y, MARGIN),
-        "dro_lt": lambda x, y: regularizers.dro_lt(x, y, MARGIN, CENTROIDS),
-        "spread_out": lambda x, y: regularizers.spread_out(x),
-        "range_loss": regularizers.range_loss,
-        "supervised_contrastive": regularizers.supervised_contrastive,
-        "triplet": regularizers.triplet,
+        "pull": lambda x, y: losses.pull(x, y, MARGIN),
+        "dro_lt": lambda x, y: losses.dro_lt(x, y, MARGIN, CENTROIDS),
+        "spread_out": lambda x, y: losses.spread_out(x),
+        "range_loss": losses.range_loss,
+        "supervised_contrastive": losses.supervised_contrastive,
+        "triplet": losses.triplet,
     }
     dense: dict[str, Function] = {
         "pull": dense_pull,

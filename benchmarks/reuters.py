@@ -31,10 +31,10 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from torch import Tensor, nn
 
 from longtail import ClassPrior, get_method
-from longtail.estimators import _stratified_splits
-from longtail.multilabel_metrics import average_precision, count_labels, exact_matches, macro_scores, micro_scores
-from longtail.samplers import _rarest_labels
-from longtail.thresholds import apply_thresholds, f1_thresholds
+from longtail._core.labels import rarest_labels
+from longtail.estimators._common import stratified_splits
+from longtail.metrics import average_precision, count_labels, exact_matches, macro_scores, micro_scores
+from longtail.posthoc import apply_thresholds, f1_thresholds
 
 CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
     "binary_cross_entropy": ({},),
@@ -126,7 +126,7 @@ def run(train: Texts, test: Texts, method: str, options: dict[str, Any], seed: i
     """One row: macro-F1 and more at a probability of 0.5, and with thresholds from the holdout."""
     order = np.random.default_rng(seed).permutation(len(train.labels))
     train = train.part(order)
-    seen_rows, held_rows = _stratified_splits(NUM_PARTS, _rarest_labels(train.labels).numpy())[0]
+    seen_rows, held_rows = stratified_splits(NUM_PARTS, rarest_labels(train.labels).numpy())[0]
     seen, held = train.part(seen_rows), train.part(held_rows)
     start = time.perf_counter()
     with torch.enable_grad():

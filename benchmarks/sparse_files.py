@@ -17,7 +17,7 @@ import harness
 import numpy as np
 from scipy.sparse import csr_array
 
-from longtail.lab.data.sparse_files import SparseSamples, read_sparse_file
+from longtail.lab.data.formats.sparse_text import SparseSamples, read_sparse_file
 
 
 def read_by_lines(path: Path) -> SparseSamples:

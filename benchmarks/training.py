@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from harness import environment, write_rows
 
-from longtail.lab import train as training
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.models import build_model
-from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe
+from longtail.lab.training import loop as training
+from longtail.lab.training.models import build_model
+from longtail.lab.training.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe
 
 RECIPE = Recipe(
     "speed",

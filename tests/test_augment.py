@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.lab.data import augment
 from longtail.lab.data.dataset import Split
-from longtail.lab.data.sparse import SparseRows
+from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.training import augment
 
 KINDS = [(torch.uint8, torch.contiguous_format), (torch.float32, torch.channels_last)]
 

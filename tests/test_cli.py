@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 import longtail
 from longtail import ClassPrior
-from longtail.lab import cli, inspecting, tables
-from longtail.lab.commands import app
+from longtail.lab import cli
+from longtail.lab.cli import inspecting
+from longtail.lab.cli.commands import app
+from longtail.lab.data.formats import tables
 from longtail.methods import METHODS
 
 COUNTS = np.array([400, 60, 10])
@@ -106,7 +108,7 @@ def test_show_says_whether_a_method_is_consistent():
 def test_show_suggests_a_name():
     shown = run("show", "logit_ajusted")
     assert shown.exit_code == 2
-    assert "Did you mean 'logit_adjusted'?" in shown.stderr
+    assert "did you mean 'logit_adjusted'?" in shown.stderr
 
 
 @pytest.mark.slow
@@ -186,14 +188,14 @@ def test_report_writes_a_page(trained, tmp_path):
     [
         (("train", "digit"), "did you mean 'digits'"),
         (("train", "digits", "--set", "train.epocs=1"), "did you mean 'epochs'"),
-        (("train", "digits", "--method", "logit_ajusted"), "Did you mean 'logit_adjusted'"),
+        (("train", "digits", "--method", "logit_ajusted"), "did you mean 'logit_adjusted'"),
         (("train", "digits", "--devices", "many"), "devices"),
         pytest.param(
             ("train", "digits", "--accelerator", "cuda"),
             "accelerator 'cuda' with devices 1 can't be had here; there is cpu",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
-        (("compare", "digits", "--methods", "cross_entropy,adaptve"), "Did you mean 'adaptive'"),
+        (("compare", "digits", "--methods", "cross_entropy,adaptve"), "did you mean 'adaptive'"),
         (("report", "nowhere"), "no complete run"),
         (("download", "cifar11"), "cifar10"),
     ],
@@ -691,7 +693,7 @@ def test_errors_of_the_program_are_not_hidden(monkeypatch):
     def fail(name):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("longtail.methods.get_method", fail)
+    monkeypatch.setattr("longtail.methods.table.get_method", fail)
     assert isinstance(run("show", "adaptive").exception, RuntimeError)
 
 
@@ -699,7 +701,7 @@ def test_interrupt_exits_130(monkeypatch):
     def interrupt(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("longtail.methods.get_method", interrupt)
+    monkeypatch.setattr("longtail.methods.table.get_method", interrupt)
     done = run("show", "adaptive")
     assert done.exit_code == 130
     assert "Traceback" not in done.stderr
@@ -709,13 +711,17 @@ def test_key_errors_print_the_message_not_its_quotes(monkeypatch):
     def fail(name):
         raise KeyError("no such key")
 
-    monkeypatch.setattr("longtail.methods.get_method", fail)
+    monkeypatch.setattr("longtail.methods.table.get_method", fail)
     assert run("show", "adaptive").stderr == "longtail: no such key\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "pyarrow"])
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys, package):
-    for module in [name for name in sys.modules if name == "longtail.lab.commands" or name == "longtail.lab.tables"]:
+    for module in [
+        name
+        for name in sys.modules
+        if name == "longtail.lab.cli.commands" or name == "longtail.lab.data.formats.tables"
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(sys, "argv", ["longtail", "inspect", "labels.npy"])

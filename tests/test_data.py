@@ -22,10 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 
-from longtail.lab.data import arrays, cifar, download, image_files, mnist, profiles, text
-from longtail.lab.data._plain_pickle import read_plain_pickle
+from longtail import datasets
+from longtail.lab.data import dataset, download
 from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
-from longtail.lab.data.sparse import SparseRows
+from longtail.lab.data.formats import arrays, image_files, text
+from longtail.lab.data.formats.plain_pickle import read_plain_pickle
+from longtail.lab.data.sets import cifar, mnist
+from longtail.lab.data.sets import text as text_sets
+from longtail.lab.data.sparse_rows import SparseRows
 
 
 def real_file(relative):
@@ -50,14 +54,14 @@ def one_line(error):
     [(5000, 10, 100, 12406, 50), (500, 100, 100, 10847, 5), (5000, 10, 10, 20431, 500), (500, 100, 10, 19573, 50)],
 )
 def test_exponential_counts_are_the_published_ones(num_max, num_classes, ratio, total, smallest):
-    counts = profiles.exponential_counts(num_max, num_classes, ratio)
+    counts = datasets.exponential_counts(num_max, num_classes, ratio)
     assert sum(counts) == total
     assert (counts[0], counts[-1]) == (num_max, smallest)
 
 
 @settings(deadline=None, max_examples=50)
 @given(
-    profile=st.sampled_from([profiles.exponential_counts, profiles.step_counts, profiles.pareto_counts]),
+    profile=st.sampled_from([datasets.exponential_counts, datasets.step_counts, datasets.pareto_counts]),
     num_max=st.integers(1, 5000),
     num_classes=st.integers(1, 60),
     ratio=st.floats(1, 300),
@@ -74,11 +78,11 @@ def test_profiles_fall_from_the_largest_to_the_smallest_count(profile, num_max, 
 
 
 def test_step_counts_of_an_odd_number_of_classes():
-    assert profiles.step_counts(100, 5, 10) == [100, 100, 100, 10, 10]
+    assert datasets.step_counts(100, 5, 10) == [100, 100, 100, 10, 10]
 
 
 def test_pareto_counts_resemble_imagenet_lt():
-    counts = np.array(profiles.pareto_counts(1280, 1000, 256))
+    counts = np.array(datasets.pareto_counts(1280, 1000, 256))
     # Published: 115,846 images; 385 classes with more than 100, 136 with fewer than 20.
     assert abs(counts.sum() / 115_846 - 1) < 0.04
     assert abs((counts > 100).sum() - 385) < 20
@@ -88,55 +92,55 @@ def test_pareto_counts_resemble_imagenet_lt():
 def test_pareto_counts_follow_the_formula():
     draws = [((c + 0.7) / 5.4) ** (-1 / 2) - 1 for c in range(5)]
     wanted = [10 + 90 * (x - draws[4]) / (draws[0] - draws[4]) for x in draws]
-    assert profiles.pareto_counts(100, 5, 10, power=2.0) == [round(n) for n in wanted]
+    assert datasets.pareto_counts(100, 5, 10, power=2.0) == [round(n) for n in wanted]
 
 
 def test_a_ratio_that_empties_a_class_is_refused():
     with pytest.raises(ValueError, match="ratio must be at most num_max = 50") as error:
-        profiles.exponential_counts(50, 10, 100)
+        datasets.exponential_counts(50, 10, 100)
     assert one_line(error)
 
 
 @pytest.mark.parametrize("ratio", [0.5, float("nan"), float("inf")])
 def test_profiles_refuse_a_bad_ratio(ratio):
-    for profile in (profiles.exponential_counts, profiles.step_counts, profiles.pareto_counts):
+    for profile in (datasets.exponential_counts, datasets.step_counts, datasets.pareto_counts):
         with pytest.raises(ValueError, match="ratio must be a finite number of at least 1"):
             profile(100, 10, ratio)
 
 
 def test_subsample_keeps_the_counts_and_is_a_function_of_the_seed():
     labels = torch.arange(100) % 4
-    first = profiles.subsample(labels, [25, 10, 3, 1], seed=5)
-    assert torch.equal(first, profiles.subsample(labels, [25, 10, 3, 1], seed=5))
-    assert not torch.equal(first, profiles.subsample(labels, [25, 10, 3, 1], seed=6))
+    first = datasets.subsample(labels, [25, 10, 3, 1], seed=5)
+    assert torch.equal(first, datasets.subsample(labels, [25, 10, 3, 1], seed=5))
+    assert not torch.equal(first, datasets.subsample(labels, [25, 10, 3, 1], seed=6))
     assert labels[first].bincount().tolist() == [25, 10, 3, 1]
     assert torch.equal(first, first.unique())
 
 
 def test_smaller_counts_keep_part_of_what_larger_ones_keep():
     labels = torch.arange(90) % 3
-    small = profiles.subsample(labels, [9, 4, 2], seed=1)
-    large = profiles.subsample(labels, [20, 10, 5], seed=1)
+    small = datasets.subsample(labels, [9, 4, 2], seed=1)
+    large = datasets.subsample(labels, [20, 10, 5], seed=1)
     assert set(small.tolist()) <= set(large.tolist())
 
 
 def test_subsample_refuses_more_than_there_is():
     with pytest.raises(ValueError, match=r"class 1 has 2 samples. Got a count of 3"):
-        profiles.subsample([0, 1, 1], [1, 3], seed=0)
+        datasets.subsample([0, 1, 1], [1, 3], seed=0)
     with pytest.raises(ValueError, match=r"labels must be in 0\.\.1. Got 4"):
-        profiles.subsample([0, 1, 4], [1, 1], seed=0)
+        datasets.subsample([0, 1, 4], [1, 1], seed=0)
 
 
 def test_shuffled_counts_differ_in_order_alone():
-    counts = profiles.exponential_counts(100, 20, 10)
-    assert sorted(profiles.shuffled(counts, seed=3), reverse=True) == counts
-    assert profiles.shuffled(counts, seed=3) != counts
-    assert profiles.shuffled(counts, seed=3) == profiles.shuffled(counts, seed=3)
+    counts = datasets.exponential_counts(100, 20, 10)
+    assert sorted(datasets.shuffled(counts, seed=3), reverse=True) == counts
+    assert datasets.shuffled(counts, seed=3) != counts
+    assert datasets.shuffled(counts, seed=3) == datasets.shuffled(counts, seed=3)
 
 
 def test_long_tailed_cuts_the_training_split_alone():
     split = Split(torch.arange(40.0)[:, None], torch.arange(40) % 2)
-    data = profiles.long_tailed(Dataset("example", split, split, ("a", "b")), [20, 2], seed=0)
+    data = dataset.long_tailed(Dataset("example", split, split, ("a", "b")), [20, 2], seed=0)
     assert data.prior.counts.tolist() == [20, 2]
     assert len(data.test) == 40
     assert torch.equal(data.train.inputs[:, 0].long() % 2, data.train.labels)
@@ -144,7 +148,7 @@ def test_long_tailed_cuts_the_training_split_alone():
 
 def test_stratified_holdout_splits_every_class():
     labels = torch.tensor([0] * 50 + [1] * 10 + [2] * 2 + [3])
-    kept, held = profiles.stratified_holdout(labels, 0.2, seed=0)
+    kept, held = datasets.stratified_holdout(labels, 0.2, seed=0)
     assert labels[held].bincount(minlength=4).tolist() == [10, 2, 1, 0]
     assert sorted(torch.cat([kept, held]).tolist()) == list(range(63))
 
@@ -420,8 +424,8 @@ def test_real_cifar10():
     data = cifar.load_cifar10()
     assert data.prior.counts.tolist() == [5000] * 10
     assert len(data.test) == 10_000
-    counts = profiles.exponential_counts(5000, 10, 100)
-    assert len(profiles.long_tailed(data, counts, seed=0).train) == 12_406
+    counts = datasets.exponential_counts(5000, 10, 100)
+    assert len(dataset.long_tailed(data, counts, seed=0).train) == 12_406
 
 
 # MNIST
@@ -805,7 +809,7 @@ def write_clinc(root, content, packed=False):
 def test_clinc150(tmp_path, packed):
     content = {"train": [["pay my bill", "pay"], ["hello", "greet"]], "val": [], "test": [["hi", "greet"]]}
     write_clinc(tmp_path, content, packed)
-    texts = text.read_clinc150(tmp_path)
+    texts = text_sets.read_clinc150(tmp_path)
     assert texts.class_names == ("greet", "pay")
     assert (texts.train_labels.tolist(), texts.test_labels.tolist()) == ([1, 0], [0])
 
@@ -823,15 +827,15 @@ def test_clinc150(tmp_path, packed):
 def test_bad_clinc150(tmp_path, content, message):
     write_clinc(tmp_path, content)
     with pytest.raises(ValueError, match=message) as error:
-        text.read_clinc150(tmp_path)
+        text_sets.read_clinc150(tmp_path)
     assert one_line(error)
 
 
 def test_missing_text_sets_say_where_to_put_them(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"put clinc150/data_imbalanced\.json or .*\.gz into"):
-        text.read_clinc150(tmp_path)
+        text_sets.read_clinc150(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"put reuters90/reuters90\.jsonl or .*\.gz into"):
-        text.read_reuters90(tmp_path)
+        text_sets.read_reuters90(tmp_path)
 
 
 def write_reuters(root, *lines):
@@ -845,7 +849,7 @@ def test_reuters90(tmp_path):
         '{"split": "train", "text": "cocoa\\u2028rises", "labels": ["cocoa", "trade"]}',
         '{"split": "test", "text": "oil", "labels": ["trade"]}',
     )
-    data = text.hashed_ngrams(text.read_reuters90(tmp_path))
+    data = text.hashed_ngrams(text_sets.read_reuters90(tmp_path))
     assert data.class_names == ("cocoa", "trade")
     assert data.train.labels.tolist() == [[True, True]]
     assert data.test.labels.tolist() == [[False, True]]
@@ -858,19 +862,19 @@ def test_reuters90(tmp_path):
 def test_bad_reuters90(tmp_path, line):
     write_reuters(tmp_path, '{"split": "train", "text": "a", "labels": ["b"]}', "", line)
     with pytest.raises(ValueError, match="line 3: must") as error:
-        text.read_reuters90(tmp_path)
+        text_sets.read_reuters90(tmp_path)
     assert one_line(error)
 
 
 def test_real_texts():
     real_file("clinc150")
-    texts = text.read_clinc150()
+    texts = text_sets.read_clinc150()
     assert (len(texts.train_texts), len(texts.test_texts), len(texts.class_names)) == (10_525, 4_500, 150)
 
 
 def test_real_several_labels():
     real_file("reuters90")
-    texts = text.read_reuters90()
+    texts = text_sets.read_reuters90()
     assert texts.train_labels.shape == (7_770, 90)
     assert texts.train_labels.sum(0).max() == 2_877
 

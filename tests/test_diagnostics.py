@@ -19,7 +19,7 @@ from longtail.diagnostics import (
     variance_bounds,
     within_groups,
 )
-from longtail.regularizers import pull
+from longtail.losses import pull
 
 LABELS = torch.tensor([0, 2, 0, 1, 2, 0, 2, 2, 4, 0])
 """Class 1 and 4 have one sample, class 3 has none."""

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from longtail.lab.data import digit_pairs
+from longtail.datasets import exponential_counts
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.digit_pairs import load_multimnist, pair_up, two_digits
-from longtail.lab.data.profiles import exponential_counts
+from longtail.lab.data.sets import digit_pairs
+from longtail.lab.data.sets.digit_pairs import load_multimnist, pair_up, two_digits
 
 
 def dots(counts):

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from longtail import METHODS
-from longtail.lab.cards import card_section, card_sections
-from longtail.lab.recipe import load_recipe
-from longtail.lab.sources import SOURCES, check_recipe
+from longtail.lab.cli.cards import card_section, card_sections
+from longtail.lab.data.registry import SOURCES
+from longtail.lab.training.checks import check_recipe
+from longtail.lab.training.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,7 +54,7 @@ def run_console(text):
     """Run each ``$ longtail ...`` and compare with what is shown below it; nothing shown: it must succeed."""
     from typer.testing import CliRunner
 
-    from longtail.lab.commands import app
+    from longtail.lab.cli.commands import app
 
     for part in re.split(r"^\$ longtail ", text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
@@ -267,7 +268,7 @@ class TestHooks:
         assert "| `milestones` | `[0.8, 0.9]` | Of" in hooks.settings_tables()
         assert "| 0.04 | 1.00 | 0.75 | 0.25 | 0.00 |" in hooks.schedules_table()
         assert "| `adamw` | Adam" in hooks.optimizers_table()
-        assert "[longtail.samplers.RepeatFactorSampler]" in hooks.samplers_table()
+        assert "[longtail.sampling.RepeatFactorSampler]" in hooks.samplers_table()
 
     def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(self, hooks, tmp_path):
         # Not --quiet: it hides warnings from --strict too.

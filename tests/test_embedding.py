@@ -5,13 +5,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.commands import app
-from longtail.lab.data.arrays import load_arrays, save_arrays
+from longtail.lab.cli.commands import app
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.embedding import embed_run, limited
-from longtail.lab.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
-from longtail.lab.sources import load_data
-from longtail.lab.train import train
+from longtail.lab.data.formats.arrays import load_arrays, save_arrays
+from longtail.lab.data.registry import load_data
+from longtail.lab.training.embedding import embed_run, limited
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
 
 RECIPE = Recipe(
     "tiny",

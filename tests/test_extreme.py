@@ -15,8 +15,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
 
-from longtail import ClassPrior, extreme, margins, negatives, weights
-from longtail.extreme import ExtremeClassifier
+from longtail import ClassPrior, margins, negatives, weights
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators import _extreme_network as network_module
+from longtail.estimators import extreme as extreme_module
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
@@ -68,15 +70,15 @@ def test_learns_labels_from_their_features(settings: dict[str, Any], is_sparse: 
 def test_full_loss_equals_the_sum_over_pairs(builder: Any, excludes_other_labels: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     prior = ClassPrior.from_counts([50, 20, 5, 1])
-    network = extreme._Network(6, 4, 5, is_rectified=True, has_direct_path=True)
+    network = extreme_module.Network(6, 4, 5, is_rectified=True, has_direct_path=True)
     network.reset_parameters(prior.log_probs, 1.0, generator)
     network.direct.data.normal_(generator=generator)
     network.double()
     rows = torch.randn(3, 6, generator=generator).double()
     pairs = [(0, 0), (0, 3), (2, 1)]
-    batch = extreme._Batch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
+    batch = extreme_module.LabelBatch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
     alpha = torch.tensor([0.5, 1.0, 2.0, 4.0]).double()
-    criterion = extreme._FullSoftmax(builder(prior), alpha, excludes_other_labels)
+    criterion = extreme_module.FullSoftmax(builder(prior), alpha, excludes_other_labels)
     loss = criterion(network, network.embed(rows), batch, generator).detach()
     logits = network.logits(rows, network.embed(rows)).tolist()
     delta = builder(prior).dense().tolist()
@@ -102,10 +104,10 @@ def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> 
         model = quick(**shared, **settings, num_negatives=11).fit(X, Y)
         network = quick(**shared).fit(X, Y).model_
         criterion = model._criterion()
-        if isinstance(criterion, extreme._DrawnNegatives):
+        if isinstance(criterion, extreme_module.DrawnNegatives):
             criterion.share(network)
             criterion.head.num_negatives = 4000
-        samples = extreme._Samples(X, Y, np.flatnonzero(np.diff(Y.indptr)))
+        samples = extreme_module._Samples(X, Y, np.flatnonzero(np.diff(Y.indptr)))
         generator = torch.Generator().manual_seed(0)
         (batch,) = samples.batches(1000, generator, "cpu")
         losses.append(criterion(network, network.embed(batch.rows), batch, generator).item())
@@ -136,15 +138,15 @@ def test_sampling_with_all_negatives_many_times_nears_the_full_loss() -> None:
 def test_row_sparse_updates_touch_the_features_of_the_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y = made(num_features=40)  # 24 features carry labels, the others occur by chance or, from 36 on, never
     X = csr_array(X.toarray() * (np.arange(40) < 36))
-    monkeypatch.setattr(extreme, "ROW_SPARSE_FROM", 1)
+    monkeypatch.setattr(extreme_module, "ROW_SPARSE_FROM", 1)
     start: dict[str, torch.Tensor] = {}
-    original = extreme._Network.reset_parameters
+    original = extreme_module.Network.reset_parameters
 
     def remembering(network: Any, *args: Any) -> None:
         original(network, *args)
         start["vectors"] = network.vectors.detach().clone()
 
-    monkeypatch.setattr(extreme._Network, "reset_parameters", remembering)
+    monkeypatch.setattr(extreme_module.Network, "reset_parameters", remembering)
     model = quick(weight_decay=0.1).fit(X, Y)
     changed = (model.model_.vectors != start["vectors"]).any(dim=1)
     assert changed[:24].all()
@@ -183,7 +185,7 @@ def test_same_state_gives_the_same_model_and_leaves_global_randomness_alone() ->
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.7])
 def test_dropout_keeps_its_share_and_the_mean(dropout: float) -> None:
-    factors = extreme._kept(torch.Size((401, 1001)), dropout, torch.Generator().manual_seed(0))
+    factors = network_module._kept(torch.Size((401, 1001)), dropout, torch.Generator().manual_seed(0))
     assert float((factors == 0).double().mean()) == pytest.approx(dropout, abs=0.005)
     assert float(factors.double().mean()) == pytest.approx(1, abs=0.01)
     rows, columns = (factors == 0).double().mean(dim=1), (factors == 0).double().mean(dim=0)
@@ -222,7 +224,7 @@ def test_topk_is_the_order_of_the_logits_and_chunks_do_not_matter(monkeypatch: p
     logits = model.decision_function(X)
     expected = np.argsort(-logits, axis=1, kind="stable")[:, :5]
     np.testing.assert_array_equal(model.predict_topk(X, 5), expected)
-    monkeypatch.setattr(extreme, "PREDICTED_AT_ONCE", 7)
+    monkeypatch.setattr(extreme_module, "PREDICTED_AT_ONCE", 7)
     np.testing.assert_array_equal(model.predict_topk(X.toarray(), 5), expected)
     assert model.predict_topk(X, 12).shape == (240, 12)
 

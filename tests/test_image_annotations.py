@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from longtail.lab.data.image_annotations import load_annotated_images, read_annotations
+from longtail.lab.data.formats.image_annotations import load_annotated_images, read_annotations
 
 CONTENT = {
     "images": [

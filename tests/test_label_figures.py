@@ -16,7 +16,7 @@ from longtail.lab.report.label_figures import (
     probabilities,
     recall_by_frequency,
 )
-from longtail.lab.runs import Predictions, Run
+from longtail.lab.runs.folder import Predictions, Run
 
 
 def make_run(tmp_path, method, seed=0, num_classes=6, shift=0.0, ratios=False):

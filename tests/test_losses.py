@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import longtail
 from longtail import ClassPrior, Margins, losses, margins
+from longtail.losses import _kernels, linear, softmax
 
 PRIOR = ClassPrior.from_counts([500, 90, 30, 9, 2])
 C = PRIOR.num_classes
@@ -53,9 +54,9 @@ def assert_same(function, reference, *tensors):
 
 def use_small_chunks(monkeypatch):
     """Send even a tiny linear problem through the chunked routes, two rows at a time."""
-    monkeypatch.setattr(losses, "LINEAR_WHOLE_ELEMENTS", C)
-    monkeypatch.setattr(losses, "LINEAR_CHUNK_ELEMENTS", 2 * C)
-    monkeypatch.setattr("longtail._chunked.LINEAR_CHUNK_ELEMENTS", 2 * C)
+    monkeypatch.setattr(linear, "LINEAR_WHOLE_ELEMENTS", C)
+    monkeypatch.setattr(linear, "LINEAR_CHUNK_ELEMENTS", 2 * C)
+    monkeypatch.setattr(_kernels, "LINEAR_CHUNK_ELEMENTS", 2 * C)
 
 
 def random_margins(draw_vector):
@@ -76,7 +77,7 @@ def test_margin_loss_is_its_formula_for_any_margin(vector, seed):
 
 def take_the_plain_way(monkeypatch):
     """Add the margin to the logits, as on other devices."""
-    monkeypatch.setattr(losses, "_has_short_way", lambda *_: False)
+    monkeypatch.setattr(softmax, "_has_short_way", lambda *_: False)
 
 
 def took_short_way(loss):
@@ -203,7 +204,7 @@ def test_chunked_linear_losses_equal_the_plain_way(monkeypatch, with_bias, chose
 
     assert_same(lambda *t: longtail.linear_margin_cross_entropy(*arguments(*t)), plain, *tensors)
     assert_same(
-        lambda *t: longtail.mean_linear_margin_cross_entropy(*arguments(*t)),
+        lambda *t: losses.mean_linear_margin_cross_entropy(*arguments(*t)),
         lambda *t: plain(*t).sum() / 6,
         *tensors,
     )
@@ -212,7 +213,7 @@ def test_chunked_linear_losses_equal_the_plain_way(monkeypatch, with_bias, chose
 def test_the_mean_linear_loss_says_that_it_backs_up_once(monkeypatch):
     use_small_chunks(monkeypatch)
     x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3)
-    loss = longtail.mean_linear_margin_cross_entropy(x, weight, torch.zeros(7, dtype=torch.long))
+    loss = losses.mean_linear_margin_cross_entropy(x, weight, torch.zeros(7, dtype=torch.long))
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="called twice"):
         loss.backward()
@@ -221,7 +222,7 @@ def test_the_mean_linear_loss_says_that_it_backs_up_once(monkeypatch):
 def test_mean_linear_loss_without_gradients(monkeypatch):
     use_small_chunks(monkeypatch)
     x, weight, target = torch.randn(7, 3), torch.randn(C, 3), torch.arange(7) % C
-    got = longtail.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
+    got = losses.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
     torch.testing.assert_close(got, longtail.margin_cross_entropy(x @ weight.T, target, ASYMMETRIC).mean())
 
 
@@ -284,14 +285,14 @@ def test_targets_of_any_integer_type_are_indices(dtype):
         lambda t: longtail.FocalLoss(weights=weights)(logits, t),
         lambda t: longtail.MarginCrossEntropy(chosen, weights)(logits, t),
         lambda t: longtail.MarginCrossEntropy(chosen, label_smoothing=0.1)(logits, t),
-        lambda t: longtail.mean_linear_margin_cross_entropy(logits, torch.eye(200), t, chosen, weights=weights),
-        lambda t: longtail.decoupled_logistic(logits[:, :200], t, chosen, weights),
+        lambda t: losses.mean_linear_margin_cross_entropy(logits, torch.eye(200), t, chosen, weights=weights),
+        lambda t: losses.decoupled_logistic(logits[:, :200], t, chosen, weights),
     ):
         torch.testing.assert_close(call(target.to(dtype)), call(target))
     square, few = logits[:, :4], torch.tensor([1, 2, 3, 1])
     small = margins.adaptive(ClassPrior.from_counts([50, 9, 4, 1]))
     torch.testing.assert_close(
-        longtail.decoupled_hinge(square, few.to(dtype), small), longtail.decoupled_hinge(square, few, small)
+        losses.decoupled_hinge(square, few.to(dtype), small), losses.decoupled_hinge(square, few, small)
     )
 
 
@@ -305,11 +306,11 @@ def test_margins_are_added_in_float32_under_autocast():
     x, weight = (torch.randn(size, generator=generator) for size in ((64, 16), (300, 16)))
     target = torch.randint(300, (64,), generator=generator)
     chosen, few = (margins.logit_adjusted(ClassPrior.from_counts(range(1, size))) for size in (301, 17))
-    exact = longtail.decoupled_logistic(x, target % 16, few)
+    exact = losses.decoupled_logistic(x, target % 16, few)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         linear = longtail.linear_margin_cross_entropy(x, weight, target, chosen)
         plain = longtail.margin_cross_entropy(F.linear(x, weight), target, chosen)
-        decoupled = longtail.decoupled_logistic(x, target % 16, few)
+        decoupled = losses.decoupled_logistic(x, target % 16, few)
     torch.testing.assert_close(linear, plain, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(decoupled, exact, rtol=1e-5, atol=1e-5)
 
@@ -319,7 +320,7 @@ def test_ignored_rows_do_not_care_for_an_impossible_class(monkeypatch):
     x, weight = torch.randn(7, 3), torch.randn(C, 3)
     bias, target = torch.zeros(C), torch.tensor([1, 2, -100, 3, 4, 1, 2])
     bias[0] = -math.inf
-    assert torch.isfinite(longtail.mean_linear_margin_cross_entropy(x, weight, target, bias=bias))
+    assert torch.isfinite(losses.mean_linear_margin_cross_entropy(x, weight, target, bias=bias))
 
 
 def test_symmetric_margins_with_smoothing_are_cross_entropy_on_shifted_logits():
@@ -388,7 +389,7 @@ def test_linear_losses_under_autocast(monkeypatch):
     x, weight = torch.randn(7, 3, requires_grad=True), torch.randn(C, 3, requires_grad=True)
     target = torch.arange(7) % C
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = longtail.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
+        loss = losses.mean_linear_margin_cross_entropy(x, weight, target, ASYMMETRIC)
     loss.backward()
     assert loss.dtype == torch.float32
     assert weight.grad.dtype == torch.float32
@@ -436,7 +437,7 @@ def test_decoupled_losses_are_their_formulas(name, chosen):
             rows.append(WEIGHTS[y] * (positive(row[y]) + pushed))
         return torch.stack(rows)
 
-    assert_same(lambda f: getattr(longtail, name)(f, target, chosen, WEIGHTS), reference, logits)
+    assert_same(lambda f: getattr(losses, name)(f, target, chosen, WEIGHTS), reference, logits)
 
 
 @pytest.mark.parametrize("keep_constant", [True, False])
@@ -461,15 +462,15 @@ def test_balanced_sigmoid_is_its_formula(keep_constant):
             rows.append(total)
         return torch.stack(rows)
 
-    offsets = longtail.sigmoid_offsets(PRIOR, keep_constant)
-    assert_same(lambda f: longtail.balanced_sigmoid(f, target, offsets, foreground), reference, logits)
+    offsets = losses.sigmoid_offsets(PRIOR, keep_constant)
+    assert_same(lambda f: losses.balanced_sigmoid(f, target, offsets, foreground), reference, logits)
 
 
 def test_balanced_sigmoid_takes_several_labels_a_sample():
     indicator = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]])
-    offsets = longtail.sigmoid_offsets(ClassPrior.from_indicator(indicator))
+    offsets = losses.sigmoid_offsets(ClassPrior.from_indicator(indicator))
     assert float(offsets[1]) == pytest.approx(math.log(3 / 1) + math.log(2))
-    assert longtail.balanced_sigmoid(torch.zeros(4, 3), indicator, offsets).shape == (4,)
+    assert losses.balanced_sigmoid(torch.zeros(4, 3), indicator, offsets).shape == (4,)
 
 
 def test_posthoc_adjustment_inverts_the_trained_offset():
@@ -527,14 +528,14 @@ BAD_TARGETS = torch.tensor([0, C])
         (lambda f, y: longtail.margin_cross_entropy(f, BAD_TARGETS, ASYMMETRIC), r"in 0..4 .*Got 5"),
         (lambda f, y: longtail.margin_cross_entropy(f, BAD_TARGETS, label_smoothing=0.1), r"Got 5"),
         (lambda f, y: longtail.margin_cross_entropy(f, y - 9), "Got -9"),
-        (lambda f, y: longtail.decoupled_hinge(f, BAD_TARGETS), "Got 5"),
-        (lambda f, y: longtail.decoupled_hinge(f, torch.rand(2, C)), "class indices"),
+        (lambda f, y: losses.decoupled_hinge(f, BAD_TARGETS), "Got 5"),
+        (lambda f, y: losses.decoupled_hinge(f, torch.rand(2, C)), "class indices"),
         (lambda f, y: longtail.focal_loss(f, y, gamma=-1.0), "gamma"),
         (lambda f, y: longtail.linear_margin_cross_entropy(f, torch.zeros(4, 3), y), r"weight \[C, D\]"),
         (lambda f, y: longtail.linear_margin_cross_entropy(f, torch.zeros(4, C), y, bias=torch.zeros(3)), "bias"),
-        (lambda f, y: longtail.balanced_sigmoid(f, y, torch.zeros(3)), "5 offsets"),
-        (lambda f, y: longtail.balanced_sigmoid(f, torch.zeros(2, 3), torch.zeros(C)), "target must be"),
-        (lambda f, y: longtail.sigmoid_offsets(ClassPrior.from_counts([4])), "every sample"),
+        (lambda f, y: losses.balanced_sigmoid(f, y, torch.zeros(3)), "5 offsets"),
+        (lambda f, y: losses.balanced_sigmoid(f, torch.zeros(2, 3), torch.zeros(C)), "target must be"),
+        (lambda f, y: losses.sigmoid_offsets(ClassPrior.from_counts([4])), "every sample"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -546,7 +547,7 @@ def test_a_target_out_of_range_is_named_on_the_chunked_routes(monkeypatch):
     use_small_chunks(monkeypatch)
     x, weight = torch.zeros(2, 3), torch.zeros(C, 3)
     with pytest.raises(ValueError, match="Got 5"):
-        longtail.mean_linear_margin_cross_entropy(x, weight, BAD_TARGETS)
+        losses.mean_linear_margin_cross_entropy(x, weight, BAD_TARGETS)
     with pytest.raises(ValueError, match="Got 5"):
         longtail.linear_margin_cross_entropy(x, weight, BAD_TARGETS)
 

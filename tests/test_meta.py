@@ -15,13 +15,24 @@ from scipy import stats
 from torch import nn
 
 from longtail import ClassPrior, margins
-from longtail.lab import train as training
-from longtail.lab.recipe import DataRecipe, MethodRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
 from longtail.lab.report import write_report
-from longtail.lab.train import train
+from longtail.lab.training import loop as training
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import (
+    DataRecipe,
+    MethodRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainRecipe,
+    to_toml,
+    with_settings,
+)
 from longtail.losses import margin_cross_entropy
-from longtail.meta import (
+from longtail.methods import Phase, decoupled
+from longtail.sampling import (
+    ClassBalancedSampler,
     ClassRates,
+    InstanceSampler,
     MetaReweighter,
     MetaSampler,
     draw_classes,
@@ -31,8 +42,6 @@ from longtail.meta import (
     sgd_step_size,
     straight_through_gradient,
 )
-from longtail.samplers import ClassBalancedSampler, InstanceSampler
-from longtail.schedules import Phase, decoupled
 
 PRIOR = ClassPrior.from_counts([60, 20, 5, 2])
 MARGINS = {
@@ -515,8 +524,8 @@ PROGRAM = """
 import sys, tomllib
 from pathlib import Path
 import torch
-from longtail.lab import train as training
-from longtail.lab.recipe import parse_recipe
+from longtail.lab.training import loop as training
+from longtail.lab.training.recipe import parse_recipe
 learn, seen = training._step_and_learn, []
 def learn_and_keep(fabric, settings, data, prepare, state, *rest):
     loss = learn(fabric, settings, data, prepare, state, *rest)

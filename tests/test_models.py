@@ -9,9 +9,9 @@ from scipy.sparse import csr_array
 from torch import nn
 
 from longtail.heads import CosineLinear
-from longtail.lab import models
-from longtail.lab.data.sparse import SparseRows
-from longtail.lab.models import MODELS, BagOfFeatures, Classifier, build_model
+from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.training import models
+from longtail.lab.training.models import MODELS, BagOfFeatures, Classifier, build_model
 
 SHAPES = {"bag_of_features": (30,), "linear": (6,), "mlp": (2, 3), "resnet12": (1, 8, 8)}
 
@@ -155,11 +155,11 @@ def test_a_callable_of_the_user(own_models):
 @pytest.mark.parametrize(
     ("name", "options", "error_type", "message"),
     [
-        ("resnet23", {}, ValueError, r"no model named 'resnet23'. Did you mean 'resnet32'\?"),
-        ("transformer", {}, ValueError, "no model named 'transformer'. Known: resnet20, "),
-        ("mlp", {"hiden": [1]}, ValueError, r"model 'mlp' has no option 'hiden'. Did you mean 'hidden'\?"),
-        ("linear", {"width": 1}, ValueError, "model 'linear' has no option 'width'. It has none"),
-        ("linear", {"head": "cosin"}, ValueError, r"no head named 'cosin'. Did you mean 'cosine'\?"),
+        ("resnet23", {}, ValueError, r"no model named 'resnet23'; did you mean 'resnet32'\?"),
+        ("transformer", {}, ValueError, "no model named 'transformer'; known: resnet20, "),
+        ("mlp", {"hiden": [1]}, ValueError, r"model 'mlp' has no option 'hiden'; did you mean 'hidden'\?"),
+        ("linear", {"width": 1}, ValueError, "model 'linear' has no option 'width'; known: none"),
+        ("linear", {"head": "cosin"}, ValueError, r"no head named 'cosin'; did you mean 'cosine'\?"),
         ("linear", {"head_options": {"scal": 1}}, ValueError, r"head 'linear' has no option 'scal'"),
         ("resnet32", {}, ValueError, r"input_shape must be channels, height and width. Got \(2, 3\)"),
         ("no.such.package:model", {}, ValueError, "must be package.module:callable. Got: No module named"),
@@ -195,7 +195,7 @@ def test_torchvision_backbones_lose_their_last_layer(monkeypatch):
     model = build_model("torchvision:tiny", 10, (3, 2, 2), width=6)
     assert model.embed(torch.rand(2, 3, 2, 2)).shape == (2, 6)
     assert model(torch.rand(2, 3, 2, 2)).shape == (2, 10)
-    with pytest.raises(ValueError, match=r"torchvision has no model named 'tin'. Did you mean 'tiny'\?"):
+    with pytest.raises(ValueError, match=r"torchvision has no model named 'tin'; did you mean 'tiny'\?"):
         build_model("torchvision:tin", 10, (3, 2, 2))
 
 

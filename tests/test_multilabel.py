@@ -10,16 +10,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail import BalancedSigmoid, ClassPrior, MaskedLoss, MultilabelLoss, PartialLabelMasking, get_method
-from longtail.multilabel import (
-    SMOOTHING,
+from longtail import ClassPrior, PartialLabelMasking, get_method
+from longtail.losses import (
+    BalancedSigmoid,
     DistributionBalancedLoss,
-    adapted_ratio,
+    MultilabelLoss,
     asymmetric_loss,
     binary_cross_entropy,
     binary_focal_loss,
-    count_bins,
     distribution_balanced_loss,
+)
+from longtail.masking import (
+    SMOOTHING,
+    MaskedLoss,
+    adapted_ratio,
+    count_bins,
     divergence,
     mask_probabilities,
     positive_ratio,

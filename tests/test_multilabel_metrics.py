@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, precision_recall_fscore_support
 
 from longtail import ClassPrior
-from longtail import _label_curves as curves_module
-from longtail.multilabel import count_bins
-from longtail.multilabel_metrics import (
+from longtail._core import label_curves as curves_module
+from longtail.masking import count_bins
+from longtail.metrics import (
     AveragePrecision,
     BinnedAveragePrecision,
     MultilabelScores,
@@ -24,7 +24,7 @@ from longtail.multilabel_metrics import (
     micro_scores,
     per_class_scores,
 )
-from longtail.thresholds import apply_thresholds, f1_thresholds, precision_thresholds
+from longtail.posthoc import apply_thresholds, f1_thresholds, precision_thresholds
 
 
 def random_case(seed, num_samples=60, num_classes=5, decimals=2):

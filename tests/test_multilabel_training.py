@@ -5,13 +5,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.commands import app
-from longtail.lab.compare import default_methods, plan_jobs, run_jobs
+from longtail.lab.cli.commands import app
 from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
-from longtail.lab.label_metrics import multilabel_metrics
-from longtail.lab.recipe import DataRecipe, MethodRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
-from longtail.lab.sources import load_data
-from longtail.lab.train import train
+from longtail.lab.data.registry import load_data
+from longtail.lab.training.comparison import default_methods, plan_jobs, run_jobs
+from longtail.lab.training.label_metrics import multilabel_metrics
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import (
+    DataRecipe,
+    MethodRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainRecipe,
+    to_toml,
+    with_settings,
+)
 from longtail.methods import METHODS
 from longtail.prior import ClassPrior
 
@@ -53,7 +61,7 @@ def test_every_method_for_several_labels_trains(method, tmp_path):
 def test_a_resumed_run_ends_with_the_same_numbers(settings, tmp_path, monkeypatch):
     recipe = with_settings(RECIPE, settings)
     whole = quick(recipe, tmp_path / "whole")
-    monkeypatch.setattr("longtail.lab.train.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("longtail.lab.training.loop.CHECKPOINT_SECONDS", 0.0)
     stopped = []
 
     def stop(path, row):
@@ -62,10 +70,10 @@ def test_a_resumed_run_ends_with_the_same_numbers(settings, tmp_path, monkeypatc
             raise KeyboardInterrupt
         append(path, row)
 
-    from longtail.lab.runs import append_metrics as append
+    from longtail.lab.runs.folder import append_metrics as append
 
     with monkeypatch.context() as patch:
-        patch.setattr("longtail.lab.train.append_metrics", stop)
+        patch.setattr("longtail.lab.training.loop.append_metrics", stop)
         with pytest.raises(KeyboardInterrupt):
             quick(recipe, tmp_path / "parts")
     assert stopped
@@ -104,7 +112,7 @@ def test_sparse_labels_train_like_dense_ones(tmp_path, monkeypatch):
     predictions = []
     for name, kept in (("dense", labels), ("sparse", sparse_indicator(csr_array(labels.numpy())))):
         data = Dataset(name, Split(inputs, kept), Split(inputs, kept), tuple("abcde"))
-        monkeypatch.setattr("longtail.lab.train.load_data", lambda recipe, data=data: data)
+        monkeypatch.setattr("longtail.lab.training.loop.load_data", lambda recipe, data=data: data)
         predictions.append(quick(RECIPE, tmp_path / name).predictions)
     assert np.array_equal(predictions[0].logits, predictions[1].logits)
     assert np.array_equal(predictions[0].labels, predictions[1].labels)

@@ -26,6 +26,7 @@ from longtail.posthoc import (
     temperature_scale,
     tune_tau,
 )
+from longtail.posthoc import nearest as nearest_module
 
 PRIOR = ClassPrior.from_counts([60, 30, 9, 1])
 
@@ -579,7 +580,7 @@ def test_class_means_are_means():
 
 @pytest.mark.parametrize("as_array", [False, True])
 def test_the_nearest_mean_is_predicted(as_array, monkeypatch):
-    monkeypatch.setattr(posthoc, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(nearest_module, "CHUNK_ELEMENTS", 7)
     (train, labels), (test, _) = embedded(30), embedded(20, seed=1)
     means = posthoc.class_means(train, torch.where(labels == 1, 5, labels), 6)  # class 1 and 4 have no samples
     expected = [min((0, 2, 3, 5), key=lambda c, x=x: loop_distances(x, means)[c]) for x in test]
@@ -589,7 +590,7 @@ def test_the_nearest_mean_is_predicted(as_array, monkeypatch):
 
 @pytest.mark.parametrize("num_neighbors", [1, 2, 5, 30])
 def test_the_nearest_samples_vote(num_neighbors, monkeypatch):
-    monkeypatch.setattr(posthoc, "CHUNK_ELEMENTS", 70)
+    monkeypatch.setattr(nearest_module, "CHUNK_ELEMENTS", 70)
     (train, labels), (test, _) = embedded(30), embedded(20, seed=1)
     found = posthoc.nearest_neighbors(test, train, labels, num_neighbors)
     for x, predicted in zip(test, found.tolist(), strict=True):

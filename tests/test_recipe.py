@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from longtail.lab.optimizing import SCHEDULES, learning_rate
-from longtail.lab.recipe import (
+from longtail.lab.data.registry import load_data
+from longtail.lab.training.checks import check_recipe
+from longtail.lab.training.optimizers import SCHEDULES, learning_rate
+from longtail.lab.training.recipe import (
     DataRecipe,
     ModelRecipe,
     Recipe,
@@ -17,7 +19,6 @@ from longtail.lab.recipe import (
     to_toml,
     with_settings,
 )
-from longtail.lab.sources import check_recipe, load_data
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 RECIPE = Recipe("example", DataRecipe("digits", "exponential", 20.0), ModelRecipe("mlp", {"hidden": [8]}))
@@ -70,7 +71,7 @@ def test_a_wrong_setting_is_named(setting, message):
         ("data.profile=exp", "data.profile: there is no 'exp'"),
         ("data.options.roots=3", "data.options has no setting 'roots'"),
         ("data.source=image_folder", "data.options must set 'path'"),
-        ("method.name=logit_ajusted", "Did you mean 'logit_adjusted'"),
+        ("method.name=logit_ajusted", "did you mean 'logit_adjusted'"),
         ("method.options.tau=1.0", "method.options has no setting 'tau'; known: none"),
         ("train.optimizer=sdg", "did you mean 'sgd'"),
         ("train.schedule=cos", "did you mean 'cosine'"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail import ClassPrior
-from longtail.regularizers import (
+from longtail.losses import (
     Center,
     ClassCentroids,
     ClassMemory,

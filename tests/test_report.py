@@ -24,12 +24,12 @@ from plotly.offline import get_plotlyjs
 
 from longtail import ClassPrior
 from longtail.diagnostics import intraclass_distances, logit_margins
-from longtail.lab.data.arrays import save_arrays
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.report import read_runs, write_report
 from longtail.lab.report.digest import TAUS, compare, estimate
 from longtail.lab.report.embedded import map_to_plane
-from longtail.lab.runs import Predictions, append_metrics, environment, load_run, write_json
+from longtail.lab.runs.folder import Predictions, append_metrics, environment, load_run, write_json
 from longtail.posthoc import adjust_logits
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">%{x}<b>&amp;</b>\n\u202e'"
@@ -286,7 +286,7 @@ def test_metrics_are_those_of_plain_loops(runs, comparison):
 
 
 def test_metrics_are_those_that_training_stores(runs, comparison):
-    from longtail.lab.evaluating import score_metrics
+    from longtail.lab.training.evaluation import score_metrics
 
     for run in runs[:3]:
         predictions = run.predictions

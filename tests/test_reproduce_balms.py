@@ -8,9 +8,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.commands import app
-from longtail.lab.recipe import find_recipe, load_recipe
+from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import balms
+from longtail.lab.training.recipe import find_recipe, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

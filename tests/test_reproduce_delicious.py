@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.commands import app
+from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import delicious as experiment
-from longtail.retrieval_metrics import recall_at_k
+from longtail.metrics import recall_at_k
 
 NUM_LABELS = 60
 

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab import screens
-from longtail.lab.commands import app
-from longtail.lab.recipe import find_recipe, load_recipe, with_settings
+from longtail.lab.cli import screens
+from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import elm
-from longtail.lab.train import train
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import find_recipe, load_recipe, with_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

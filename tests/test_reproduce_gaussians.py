@@ -8,8 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.commands import app
-from longtail.lab.data.builtin import digits, gaussians, moons
+from longtail.lab.cli.commands import app
+from longtail.lab.data.sets.builtin import digits, gaussians, moons
 from longtail.lab.reproduce import gaussians as experiment
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,9 +6,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from longtail.lab.commands import app
-from longtail.lab.recipe import find_recipe, load_recipe
+from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import plm
+from longtail.lab.training.recipe import find_recipe, load_recipe
 from longtail.methods import get_method
 
 QUICK = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from longtail import ClassPrior
-from longtail.retrieval_metrics import (
+from longtail.metrics import (
     NDCG,
     PRECISION,
     PROPENSITY_CONSTANTS,

@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longtail import ClassPrior, heads, losses, margins
+from longtail import ClassPrior, losses, margins
 from longtail import negatives as ng
-from longtail.heads import SampledLinear
-from longtail.rowwise import RowwiseAdagrad, RowwiseAdam, RowwiseSGD
+from longtail.negatives import RowwiseAdagrad, RowwiseAdam, RowwiseSGD, SampledLinear
+from longtail.negatives import head as head_module
 
 D, C = 5, 12
 PRIOR = ClassPrior.from_counts(torch.arange(1, C + 1))
@@ -237,7 +237,7 @@ def test_half_precision_and_autocast(dtype):
 @pytest.mark.parametrize("scores_at_once", [1, 7, 4096, 2**22])
 @pytest.mark.parametrize("scale", [None, 3.0])
 def test_topk_is_exact_for_any_chunk(scores_at_once, scale, monkeypatch):
-    monkeypatch.setattr(heads, "SCORES_AT_ONCE", scores_at_once)
+    monkeypatch.setattr(head_module, "SCORES_AT_ONCE", scores_at_once)
     x, _ = make_batch(9)
     head = make_head(scale=scale)
     best = head.logits(x).topk(4, dim=1)
@@ -291,7 +291,7 @@ def test_nothing_in_a_step_is_as_long_as_there_are_labels(optimizer_type, weight
 
 
 def test_topk_holds_no_more_scores_than_it_says(monkeypatch):
-    monkeypatch.setattr(heads, "SCORES_AT_ONCE", 2048)
+    monkeypatch.setattr(head_module, "SCORES_AT_ONCE", 2048)
     head = make_head(ng.uniform(20_000), num_classes=20_000)
     with Largest([head.weight]) as largest:
         head.topk(make_batch(4)[0], 3)

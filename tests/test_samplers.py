@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from longtail.samplers import (
-    CHUNK_SIZE,
-    AliasTable,
+from longtail._core.random import AliasTable
+from longtail.sampling import (
     ClassBalancedSampler,
     InstanceSampler,
     ProgressiveSampler,
@@ -25,6 +24,7 @@ from longtail.samplers import (
     TargetSampler,
     UndersamplingSampler,
 )
+from longtail.sampling.base import CHUNK_SIZE
 
 COUNTS = [60, 25, 0, 10, 5]
 LABELS = torch.repeat_interleave(torch.tensor(COUNTS))[

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from longtail.lab.data import sparse_files
-from longtail.lab.data.sparse_files import SparseSamples, one_per_positive, read_delicious, read_sparse_file
+from longtail.lab.data.formats import sparse_text
+from longtail.lab.data.formats.sparse_text import SparseSamples, one_per_positive, read_delicious, read_sparse_file
 
 
 def written(folder: Path, content: str) -> Path:
@@ -64,8 +64,8 @@ def test_equals_a_loop_over_lines(
 ) -> None:
     path = written(tmp_path_factory.mktemp("file"), content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_files, "CHUNK", chunk)
-        patch.setattr(sparse_files, "BLOCK", block)
+        patch.setattr(sparse_text, "CHUNK", chunk)
+        patch.setattr(sparse_text, "BLOCK", block)
         samples = read_sparse_file(path)
     features, labels = by_lines(content)
     np.testing.assert_allclose(samples.features.toarray(), features, rtol=1.2e-7)
@@ -146,7 +146,7 @@ def test_bad_files_are_named_by_line(tmp_path: Path, content: str, message: str)
 
 
 def test_line_numbers_go_on_from_chunk_to_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_files, "CHUNK", 16)
+    monkeypatch.setattr(sparse_text, "CHUNK", 16)
     content = "9 4 2\n" + "0 1:1\n" * 7 + "0 7:1\n1 2:1\n"
     with pytest.raises(ValueError, match=r"line 9: .* Got '0 7:1'"):
         read_sparse_file(written(tmp_path, content))
@@ -168,7 +168,7 @@ def test_cache_is_used_until_the_file_changes(tmp_path: Path, monkeypatch: pytes
     path, cache = written(tmp_path, "1 4 2\n0 1:2\n"), tmp_path / "made" / "cache"
     first = read_sparse_file(path, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(sparse_files, "_parsed", lambda path: pytest.fail("the file was read again"))
+        patch.setattr(sparse_text, "_parsed", lambda path: pytest.fail("the file was read again"))
         again = read_sparse_file(path, cache)
     for name in ("features", "labels"):
         np.testing.assert_array_equal(getattr(again, name).toarray(), getattr(first, name).toarray())

@@ -19,8 +19,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from typer.testing import CliRunner
 
 from longtail import ThresholdedClassifier
-from longtail.lab.commands import app
-from longtail.thresholds import f1_thresholds
+from longtail.lab.cli.commands import app
+from longtail.posthoc import f1_thresholds
 
 
 def make_data(num_samples=400):

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from longtail import METHODS
-from longtail.lab.compare import Failure, plan_jobs, run_jobs
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.recipe import (
+from longtail.lab.runs.folder import find_runs, load_run
+from longtail.lab.training.comparison import Failure, plan_jobs, run_jobs
+from longtail.lab.training.loop import plan_epochs, train
+from longtail.lab.training.recipe import (
     DataRecipe,
     ModelRecipe,
     Recipe,
@@ -25,8 +27,6 @@ from longtail.lab.recipe import (
     to_toml,
     with_settings,
 )
-from longtail.lab.runs import find_runs, load_run
-from longtail.lab.train import plan_epochs, train
 
 RECIPE = Recipe(
     "tiny",
@@ -141,7 +141,7 @@ def test_mixed_samples_are_not_pulled_to_a_class(tmp_path):
 
 def interrupted_after(epochs, recipe, folder, monkeypatch):
     """Stop a run from inside, right after it wrote the checkpoint of an epoch."""
-    from longtail.lab import train as module
+    from longtail.lab.training import loop as module
 
     write = module._write_checkpoint
 
@@ -160,8 +160,8 @@ def interrupted_after(epochs, recipe, folder, monkeypatch):
 PROGRAM = """
 import sys, tomllib
 from pathlib import Path
-from longtail.lab import train as module
-from longtail.lab.recipe import parse_recipe
+from longtail.lab.training import loop as module
+from longtail.lab.training.recipe import parse_recipe
 module.CHECKPOINT_SECONDS = 0.0
 recipe = parse_recipe(tomllib.loads(Path(sys.argv[1]).read_text()))
 module.train(recipe, Path(sys.argv[2]), accelerator="cpu", devices=int(sys.argv[3]), show_progress=False)
@@ -235,7 +235,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path, monkeypatch):
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
     before = (tmp_path / "checkpoint.pt").read_bytes()
-    monkeypatch.setattr("longtail.losses._margin_losses", lambda logits, *_, **__: logits.sum() * float("nan"))
+    monkeypatch.setattr(
+        "longtail.losses.softmax._margin_losses", lambda logits, *_, **__: logits.sum() * float("nan")
+    )
     with pytest.raises(FloatingPointError, match=r"nan at step 0 of epoch 1, learning rate"):
         quick(RECIPE, tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
@@ -245,7 +247,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
     before = (tmp_path / "checkpoint.pt").read_bytes()
 
-    from longtail.lab import train as module
+    from longtail.lab.training import loop as module
 
     class FullDisk:
         def __init__(self, file):
@@ -348,7 +350,7 @@ def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
     images = (torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255).to(torch.uint8)
     split = Split(images, torch.arange(60) % 3)
     data = Dataset("images", split, split, ("a", "b", "c"))
-    monkeypatch.setattr("longtail.lab.train.load_data", lambda recipe: data)
+    monkeypatch.setattr("longtail.lab.training.loop.load_data", lambda recipe: data)
     settings = ["train.pad_crop=1", "train.flip=true", "train.cutout=2", "train.channels_last=true"]
     recipe = with_settings(
         Recipe("images", DataRecipe("digits"), ModelRecipe("resnet20"), TrainRecipe(epochs=2, batch_size=20)),

@@ -1,133 +1,132 @@
-"""Learning when labels are skewed: margins, losses, post-hoc adjustment and evaluation.
+"""Learning from imbalanced labels: margins, losses, post-hoc adjustment, sampling and evaluation.
 
 The way through the library: labels -> ``ClassPrior`` -> ``margins`` and ``weights`` -> a loss, or ``adjust_logits``
-on a model that is trained already.
+on a model that is trained already. Every subpackage is there after ``import longtail``; it is loaded on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longtail import (
-    margins,
-    multilabel,
-    negatives,
-    posthoc,
-    regularizers,
-    rowwise,
-    samplers,
-    schedules,
-    thresholds,
-    weights,
-)
-from longtail.heads import CosineLinear, SampledLinear
-from longtail.losses import (
-    BalancedSigmoid,
-    DecoupledLoss,
-    FocalLoss,
-    LinearMarginCrossEntropy,
-    MarginCrossEntropy,
-    balanced_sigmoid,
-    cosine_contrastive,
-    decoupled_hinge,
-    decoupled_logistic,
-    focal_loss,
-    linear_margin_cross_entropy,
-    margin_cross_entropy,
-    mean_linear_margin_cross_entropy,
-    sigmoid_offsets,
-)
-from longtail.margins import Margins, is_consistent
-from longtail.methods import METHODS, Method, get_method
-from longtail.multilabel import MaskedLoss, MultilabelLoss, PartialLabelMasking
-from longtail.negatives import implied_margins
-from longtail.posthoc import (
-    adjust_logits,
-    estimate_target_prior,
-    normalize_weights,
-    normalize_weights_by_prior,
-    temperature_scale,
-    tune_tau,
-)
-from longtail.prior import ClassPrior
-from longtail.regularizers import Pull, pull
-
 if TYPE_CHECKING:
-    from longtail import metrics, multilabel_metrics, retrieval_metrics
-    from longtail.estimators import LogitAdjustedClassifier, ThresholdedClassifier
-    from longtail.extreme import ExtremeClassifier
+    from longtail import (
+        datasets,
+        diagnostics,
+        estimators,
+        heads,
+        losses,
+        margins,
+        masking,
+        methods,
+        metrics,
+        negatives,
+        posthoc,
+        prior,
+        sampling,
+        weights,
+    )
+    from longtail.datasets import make_long_tailed
+    from longtail.estimators import ExtremeClassifier, LogitAdjustedClassifier, ThresholdedClassifier
+    from longtail.heads import CosineLinear
+    from longtail.losses import (
+        FocalLoss,
+        LinearMarginCrossEntropy,
+        MarginCrossEntropy,
+        Pull,
+        focal_loss,
+        linear_margin_cross_entropy,
+        margin_cross_entropy,
+        pull,
+    )
+    from longtail.margins import Margins, is_consistent
+    from longtail.masking import PartialLabelMasking
+    from longtail.methods import METHODS, Method, Phase, get_method
+    from longtail.metrics import BalancedAccuracy, GroupAccuracy
+    from longtail.negatives import SampledLinear, implied_margins
+    from longtail.posthoc import adjust_logits, estimate_target_prior, tune_tau
+    from longtail.prior import ClassPrior
+    from longtail.sampling import ClassBalancedSampler, MetaSampler
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ClassPrior",
     "Margins",
-    "margins",
-    "weights",
     "is_consistent",
     "margin_cross_entropy",
     "linear_margin_cross_entropy",
-    "mean_linear_margin_cross_entropy",
     "focal_loss",
-    "decoupled_logistic",
-    "decoupled_hinge",
-    "cosine_contrastive",
-    "balanced_sigmoid",
-    "sigmoid_offsets",
+    "pull",
     "MarginCrossEntropy",
     "LinearMarginCrossEntropy",
     "FocalLoss",
-    "DecoupledLoss",
-    "BalancedSigmoid",
-    "MultilabelLoss",
-    "PartialLabelMasking",
-    "MaskedLoss",
+    "Pull",
     "CosineLinear",
     "SampledLinear",
     "implied_margins",
-    "negatives",
-    "rowwise",
+    "PartialLabelMasking",
+    "ClassBalancedSampler",
+    "MetaSampler",
     "adjust_logits",
     "tune_tau",
-    "temperature_scale",
     "estimate_target_prior",
-    "normalize_weights",
-    "normalize_weights_by_prior",
+    "BalancedAccuracy",
+    "GroupAccuracy",
+    "LogitAdjustedClassifier",
+    "ThresholdedClassifier",
+    "ExtremeClassifier",
     "METHODS",
     "Method",
+    "Phase",
     "get_method",
-    "multilabel",
-    "pull",
-    "Pull",
-    "posthoc",
-    "regularizers",
-    "samplers",
-    "schedules",
-    "thresholds",
+    "make_long_tailed",
+    "datasets",
+    "diagnostics",
+    "estimators",
+    "heads",
+    "losses",
+    "margins",
+    "masking",
+    "methods",
     "metrics",
-    "multilabel_metrics",
-    "retrieval_metrics",
-    "LogitAdjustedClassifier",
-    "ExtremeClassifier",
-    "ThresholdedClassifier",
+    "negatives",
+    "posthoc",
+    "prior",
+    "sampling",
+    "weights",
 ]
 
-# These import scikit-learn and torchmetrics, which take longer than all the rest: on first use, not before.
-_LAZY = {
-    "LogitAdjustedClassifier": "longtail.estimators",
-    "ExtremeClassifier": "longtail.extreme",
-    "ThresholdedClassifier": "longtail.estimators",
-    "metrics": "longtail",
-    "multilabel_metrics": "longtail",
-    "retrieval_metrics": "longtail",
+_HOMES = {
+    "datasets": ("make_long_tailed",),
+    "estimators": ("ExtremeClassifier", "LogitAdjustedClassifier", "ThresholdedClassifier"),
+    "heads": ("CosineLinear",),
+    "losses": (
+        "FocalLoss",
+        "LinearMarginCrossEntropy",
+        "MarginCrossEntropy",
+        "Pull",
+        "focal_loss",
+        "linear_margin_cross_entropy",
+        "margin_cross_entropy",
+        "pull",
+    ),
+    "margins": ("Margins", "is_consistent"),
+    "masking": ("PartialLabelMasking",),
+    "methods": ("METHODS", "Method", "Phase", "get_method"),
+    "metrics": ("BalancedAccuracy", "GroupAccuracy"),
+    "negatives": ("SampledLinear", "implied_margins"),
+    "posthoc": ("adjust_logits", "estimate_target_prior", "tune_tau"),
+    "prior": ("ClassPrior",),
+    "sampling": ("ClassBalancedSampler", "MetaSampler"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'longtail' has no attribute {name!r}")
-    if _LAZY[name] == "longtail":
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(f"longtail.{_HOME_OF[name]}"), name)
+    if name in __all__:
         return importlib.import_module(f"longtail.{name}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'longtail' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

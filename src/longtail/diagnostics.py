@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._chunked import CHUNK_ELEMENTS, row_chunks
-from longtail.posthoc import class_means
+from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks
+from longtail.posthoc.nearest import class_means
 
 __all__ = [
     "IntraclassDistances",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["ClassPrior"]
+from longtail._core.labels import IntArray, column_sums, label_array, to_numpy
 
-IntArray = npt.NDArray[np.int64]
+__all__ = ["ClassPrior"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -49,7 +48,7 @@ class ClassPrior:
         >>> ClassPrior.from_labels([2, 0, 2], num_classes=4).counts.tolist()
         [1, 0, 2, 0]
         """
-        array = _as_label_array(labels)
+        array = label_array(labels)
         return cls(_count(array, num_classes), num_samples=len(array))
 
     @classmethod
@@ -62,7 +61,7 @@ class ClassPrior:
         >>> ClassPrior.from_counts([5000, 500, 50]).imbalance
         100.0
         """
-        array = np.asarray(_to_numpy(counts))
+        array = np.asarray(to_numpy(counts))
         if array.ndim != 1 or array.size == 0:
             raise ValueError(f"ClassPrior: counts must be a vector with one number a class. Got shape {array.shape}.")
         if array.dtype.kind not in "iuf":
@@ -86,7 +85,7 @@ class ClassPrior:
         >>> prior.counts.tolist(), prior.num_samples, prior.rates.tolist()
         ([2, 1, 0], 2, [1.0, 0.5, 0.0])
         """
-        counts, num_samples = _column_sums(indicator)
+        counts, num_samples = column_sums(indicator)
         return cls(counts, num_samples=num_samples)
 
     def __post_init__(self) -> None:
@@ -246,98 +245,3 @@ def _count(labels: IntArray, num_classes: int | None) -> IntArray:
         wanted = "at least 0" if num_classes is None else f"in 0..{size - 1}"
         raise ValueError(f"ClassPrior: labels must be {wanted}. Got {wrong}.")
     return np.bincount(labels, minlength=size).astype(np.int64)
-
-
-def _as_label_array(labels: Any) -> IntArray:
-    """One int64 vector from whatever holds labels."""
-    if hasattr(labels, "datasets"):  # ConcatDataset
-        return np.concatenate([_as_label_array(part) for part in labels.datasets])
-    if hasattr(labels, "dataset") and hasattr(labels, "indices"):  # Subset
-        return _as_label_array(labels.dataset)[np.asarray(_to_numpy(labels.indices), dtype=np.int64)]
-    if not _is_array_like(labels):
-        for attribute in ("targets", "labels"):
-            if getattr(labels, attribute, None) is not None:
-                return _as_label_array(getattr(labels, attribute))
-        if hasattr(labels, "tensors"):
-            return _as_label_array(labels.tensors[-1])
-        labels = _second_of_pairs(labels)
-    return _checked_integers(_to_numpy(labels))
-
-
-def _is_array_like(values: Any) -> bool:
-    if isinstance(values, Sequence) and not isinstance(values, str):
-        return len(values) == 0 or isinstance(values[0], str) or not isinstance(values[0], Sequence)
-    return hasattr(values, "__array__")
-
-
-def _second_of_pairs(pairs: Any) -> list[Any]:
-    is_map = hasattr(pairs, "__getitem__") and hasattr(pairs, "__len__")
-    if isinstance(pairs, str) or not (isinstance(pairs, Iterable) or is_map):
-        raise TypeError(
-            "ClassPrior.from_labels: expected integer labels, a dataset with targets, labels or tensors, "
-            f"or (x, y) pairs. Got {type(pairs).__name__}."
-        )
-    values = []
-    # A map-style dataset ends by its length: iterating over it by index might never.
-    items = pairs if isinstance(pairs, Iterable) else (pairs[index] for index in range(len(pairs)))
-    for pair in items:
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise TypeError(f"ClassPrior.from_labels: expected (x, y) pairs. Got an item of {type(pair).__name__}.")
-        values.append(pair[1].item() if isinstance(pair[1], Tensor) else pair[1])
-    return values
-
-
-def _checked_integers(array: npt.NDArray[Any]) -> IntArray:
-    if array.ndim != 1:
-        raise ValueError(
-            f"ClassPrior.from_labels: labels must be a vector. Got shape {array.shape}; "
-            "for several labels a sample use ClassPrior.from_indicator."
-        )
-    if array.size and array.dtype.kind not in "iub":
-        raise TypeError(
-            f"ClassPrior.from_labels: labels must be integers. Got {array.dtype}; encode them first, "
-            "for example with sklearn.preprocessing.LabelEncoder."
-        )
-    return array.astype(np.int64, copy=False)
-
-
-def _to_numpy(values: Any) -> npt.NDArray[Any]:
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    return np.asarray(values)
-
-
-def _column_sums(indicator: Any) -> tuple[IntArray, int]:
-    """Positives of each column, and the number of rows, of a 0/1 matrix of any kind."""
-    if isinstance(indicator, Tensor):
-        coalesced = indicator.detach().cpu()
-        if coalesced.layout == torch.strided:
-            indicator = coalesced.numpy()
-        else:
-            coalesced = coalesced.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
-            _check_indicator_shape(coalesced.shape)
-            _check_zero_one(coalesced.values().numpy())
-            present = coalesced.values().numpy() != 0
-            columns = coalesced.indices()[1].numpy()[present]
-            return np.bincount(columns, minlength=coalesced.shape[1]), coalesced.shape[0]
-    if hasattr(indicator, "tocsc"):  # SciPy sparse
-        matrix = indicator.tocsc(copy=True)
-        matrix.sum_duplicates()
-        _check_indicator_shape(matrix.shape)
-        _check_zero_one(matrix.data)
-        matrix.eliminate_zeros()
-        return np.diff(matrix.indptr).astype(np.int64), int(matrix.shape[0])
-    dense = np.asarray(indicator)
-    _check_indicator_shape(dense.shape)
-    _check_zero_one(dense)
-    return np.count_nonzero(dense, axis=0).astype(np.int64), dense.shape[0]  # a sum in half precision stops at 2,048
-
-
-def _check_indicator_shape(shape: Sequence[int]) -> None:
-    if len(shape) != 2:
-        raise ValueError(f"ClassPrior.from_indicator: expected a matrix [samples, labels]. Got shape {tuple(shape)}.")
-
-
-def _check_zero_one(values: npt.NDArray[Any]) -> None:
-    if values.dtype.kind not in "iufb" or not np.isin(values, (0, 1)).all():
-        raise ValueError("ClassPrior.from_indicator: entries must be 0 or 1.")

@@ -1,1 +1,1 @@
-"""The workbench around the library: data, training, reports and the command line."""
+"""The workbench around the library: from data to a page."""

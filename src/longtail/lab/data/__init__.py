@@ -1,1 +1,1 @@
-"""Data to learn from: long-tailed profiles, what needs no download, and readers of published sets."""
+"""Data sets, what they are read from, and the tables that name them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.data.sparse import SparseRows
+from longtail.datasets import subsample
+from longtail.lab.data.sparse_rows import SparseRows
 from longtail.prior import ClassPrior
 
-__all__ = ["Dataset", "Rows", "Split", "indicator_of_pairs", "sparse_indicator"]
+__all__ = ["Dataset", "Rows", "Split", "indicator_of_pairs", "long_tailed", "sparse_indicator"]
 
 
 class Rows(Protocol):
@@ -145,6 +148,22 @@ class Dataset:
         if self.has_several_labels:
             return ClassPrior.from_indicator(self.train.labels)
         return ClassPrior.from_labels(self.train.labels, self.num_classes)
+
+
+def long_tailed(dataset: Dataset, counts: Sequence[int], seed: int) -> Dataset:
+    """The data set with its training split cut to a profile; the test split stays as it is.
+
+    Args:
+        dataset: any data set with one label a sample.
+        counts: samples to keep of each class, for example ``exponential_counts(5000, 10, ratio=100)``.
+        seed: chooses the samples.
+    """
+    if dataset.train.labels.ndim != 1:
+        raise ValueError(f"long_tailed: needs one label a sample. {dataset.name} has several.")
+    if len(counts) != dataset.num_classes:
+        raise ValueError(f"long_tailed: counts must name {dataset.num_classes} classes. Got {len(counts)}.")
+    kept = subsample(dataset.train.labels, counts, seed)
+    return dataclasses.replace(dataset, train=dataset.train.take(kept))
 
 
 def sparse_indicator(matrix: Any) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from longtail.lab.data._files import PathLike, data_root
+from longtail.lab.data.locate import PathLike, data_root
 
 __all__ = ["DOWNLOADS", "RemoteFile", "download", "download_dataset", "unpack"]
 

@@ -15,23 +15,17 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from longtail._chunked import row_chunks
+from longtail._core.numerics import row_chunks
 from longtail.diagnostics import logit_margins
-from longtail.lab.label_metrics import multilabel_metrics
 from longtail.lab.report.embedded import EmbeddingDigest, digest_embeddings
-from longtail.lab.runs import Predictions, Run
-from longtail.methods import METHODS
-from longtail.metrics import (
-    balanced_accuracy,
-    bin_confidences,
-    calibration_error,
-    count_hits,
-    group_accuracy,
-    per_class_accuracy,
-)
-from longtail.multilabel import count_bins
-from longtail.multilabel_metrics import LabelCounts, LabelScores, count_labels, per_class_scores
-from longtail.posthoc import adjust_logits
+from longtail.lab.runs.folder import Predictions, Run
+from longtail.lab.training.label_metrics import multilabel_metrics
+from longtail.masking import count_bins
+from longtail.methods.table import METHODS
+from longtail.metrics.calibration import bin_confidences, calibration_error
+from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy, per_class_accuracy
+from longtail.metrics.multilabel import LabelCounts, LabelScores, count_labels, per_class_scores
+from longtail.posthoc.adjust import adjust_logits
 from longtail.prior import ClassPrior
 
 __all__ = [

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from longtail.diagnostics import class_variances, intraclass_distances, variance_bounds, within_groups
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.metrics import balanced_accuracy, count_hits
-from longtail.posthoc import class_means, nearest_mean, nearest_neighbors
+from longtail.losses.elm import probability_margin, pull
+from longtail.metrics.classes import balanced_accuracy, count_hits
+from longtail.posthoc.nearest import class_means, nearest_mean, nearest_neighbors
 from longtail.prior import ClassPrior
-from longtail.regularizers import probability_margin, pull
 
 __all__ = ["NEIGHBORS", "SCALES", "EmbeddingDigest", "digest_embeddings", "map_to_plane"]
 

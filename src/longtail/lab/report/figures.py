@@ -29,7 +29,7 @@ from longtail.lab.report.digest import (
 )
 from longtail.lab.report.embedded import NEIGHBORS, SCALES, map_to_plane
 from longtail.lab.report.words import class_name, clean, count, listed, percent, points, with_interval
-from longtail.metrics import reliability
+from longtail.metrics.calibration import reliability
 
 __all__ = [
     "Figure",

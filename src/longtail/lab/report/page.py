@@ -20,14 +20,14 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 import longtail
-from longtail.lab._files import replacing
-from longtail.lab.label_metrics import rarest_sizes
+from longtail._core.files import replacing
 from longtail.lab.report import figures, label_figures
 from longtail.lab.report.digest import TAUS, Comparison, MethodResults, compare
 from longtail.lab.report.embedded import SCALES
 from longtail.lab.report.figures import Figure, Series, Table
 from longtail.lab.report.words import class_name, clean, count, duration, listed, percent, points, with_interval
-from longtail.lab.runs import Run
+from longtail.lab.runs.folder import Run
+from longtail.lab.training.label_metrics import rarest_sizes
 
 __all__ = ["write_report"]
 

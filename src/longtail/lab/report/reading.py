@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from longtail.lab.runs import Run, find_runs, load_run
+from longtail.lab.runs.folder import Run, find_runs, load_run
 
 __all__ = ["read_runs"]
 

@@ -1,1 +1,1 @@
-"""Tables and figures of the papers, one short file each."""
+"""The papers' experiments."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from longtail import negatives
-from longtail.lab.explaining import TABLE_2, WEIGHTINGS
-from longtail.negatives import Distribution, Weighting
+from longtail.lab.cli.explaining import TABLE_2, WEIGHTINGS
+from longtail.negatives.distributions import Distribution
+from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior
 
 __all__ = ["COLORS", "DISTRIBUTIONS", "SCHEMES", "Scheme"]

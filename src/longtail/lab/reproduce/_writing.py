@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from longtail.lab._files import replacing
+from longtail._core.files import replacing
 
 __all__ = ["csv_text", "json_text", "layout", "page", "plots", "write_files"]
 

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.recipe import Recipe
 from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
-from longtail.lab.train import train
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import Recipe
 from longtail.prior import ClassPrior
 
 __all__ = [

@@ -19,20 +19,16 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from longtail.extreme import ExtremeClassifier
-from longtail.lab.data.sparse_files import read_delicious
+from longtail.estimators.extreme import ExtremeClassifier
+from longtail.lab.data.formats.sparse_text import read_delicious
+from longtail.lab.data.registry import tiny_imagenet_lt_features
 from longtail.lab.report.digest import Estimate, estimate
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.lab.sources import tiny_imagenet_lt_features
+from longtail.metrics.label_hits import count_label_hits, group_recall
+from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
+from longtail.metrics.retrieval import precision_at_k
 from longtail.prior import ClassPrior
-from longtail.retrieval_metrics import (
-    count_label_hits,
-    group_recall,
-    inverse_propensities,
-    precision_at_k,
-    propensity_scored_precision_at_k,
-)
 
 __all__ = [
     "ALL_LABELS",

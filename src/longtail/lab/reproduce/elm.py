@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 
 from longtail.diagnostics import intraclass_distances, within_groups
-from longtail.lab.compare import Job, plan_jobs
-from longtail.lab.recipe import Recipe
 from longtail.lab.report.digest import Digest, Estimate, digest, estimate
 from longtail.lab.report.embedded import SCALES, map_to_plane
 from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
-from longtail.lab.runs import Run
-from longtail.methods import get_method
+from longtail.lab.runs.folder import Run
+from longtail.lab.training.comparison import Job, plan_jobs
+from longtail.lab.training.recipe import Recipe
+from longtail.methods.embedding import ELM_SETTINGS
+from longtail.methods.table import get_method
 from longtail.prior import ClassPrior
-from longtail.schedules import ELM_SETTINGS
 
 __all__ = [
     "REFERENCE_ACCURACY",

@@ -28,13 +28,14 @@ import torch
 from torch import Tensor
 
 from longtail import margins
-from longtail.lab.data.builtin import gaussians
 from longtail.lab.data.dataset import Split
+from longtail.lab.data.sets.builtin import gaussians
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.losses import margin_cross_entropy
+from longtail.losses.softmax import margin_cross_entropy
 from longtail.margins import Margins
-from longtail.metrics import balanced_accuracy, count_hits
-from longtail.posthoc import adjust_logits, normalize_weights, normalize_weights_by_prior
+from longtail.metrics.classes import balanced_accuracy, count_hits
+from longtail.posthoc.adjust import adjust_logits
+from longtail.posthoc.normalize import normalize_weights, normalize_weights_by_prior
 from longtail.prior import ClassPrior
 
 __all__ = [

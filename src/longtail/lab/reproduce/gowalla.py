@@ -22,15 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.heads import SampledLinear
-from longtail.lab.data.sparse_files import one_per_positive
+from longtail.lab.data.formats.sparse_text import one_per_positive
 from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, Scheme
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.margins import Margins
-from longtail.negatives import Distribution, Weighting, targeting
+from longtail.metrics.retrieval import recall_at_k
+from longtail.negatives.distributions import Distribution
+from longtail.negatives.head import SampledLinear
+from longtail.negatives.rowwise import RowwiseAdam
+from longtail.negatives.weightings import Weighting, targeting
 from longtail.prior import ClassPrior
-from longtail.retrieval_metrics import recall_at_k
-from longtail.rowwise import RowwiseAdam
 
 __all__ = [
     "Outcome",

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from longtail.diagnostics import intraclass_distances
 from longtail.lab.data.dataset import Split
-from longtail.lab.embedding import embed_run
-from longtail.lab.recipe import MethodRecipe, Recipe, with_settings
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.lab.train import train
+from longtail.lab.training.embedding import embed_run
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import MethodRecipe, Recipe, with_settings
 
 __all__ = [
     "BASELINE",

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.lab.recipe import Recipe
+from longtail.lab.data.registry import load_data
 from longtail.lab.report import write_report
 from longtail.lab.reproduce._writing import csv_text, json_text, write_files
-from longtail.lab.runs import Run
-from longtail.lab.sources import load_data
-from longtail.lab.train import train
+from longtail.lab.runs.folder import Run
+from longtail.lab.training.loop import train
+from longtail.lab.training.recipe import Recipe
 
 __all__ = [
     "COLUMNS",

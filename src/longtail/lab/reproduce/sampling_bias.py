@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.explaining import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.cli.explaining import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.losses import margin_cross_entropy
-from longtail.negatives import Batch, Draw, Weighting
+from longtail.losses.softmax import margin_cross_entropy
+from longtail.negatives.distributions import Batch, Draw
+from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""The shared floor: checks, numerics, random numbers, collectives, files and suggestions."""

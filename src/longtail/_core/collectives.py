@@ -1,0 +1,145 @@
+"""What travels between processes, with gradients where rows of a head are sharded.
+
+All processes compute the same loss, the mean over the samples of all of them. A process's part of a total therefore
+gets its gradient locally, and an embedding gets the sum of what all processes say about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = [
+    "common_seed",
+    "gather_parts",
+    "gather_rows",
+    "is_initialized",
+    "largest",
+    "sum_parts",
+    "world",
+    "process_rank",
+    "mean_over_processes",
+]
+
+
+def is_initialized() -> bool:
+    """Whether there is a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def world(group: Any) -> tuple[int, int]:
+    """This process's rank in the group, and the group's size."""
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def largest(value: int, group: Any, device: torch.device) -> int:
+    """The largest of the processes' values."""
+    shared = torch.tensor(value, device=device)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=group)
+    return int(shared)
+
+
+def common_seed(generator: torch.Generator | None, group: Any, device: torch.device) -> int:
+    """One seed for all processes, drawn by the first of them."""
+    seed = torch.randint(2**31, (), generator=generator).to(device)
+    dist.broadcast(seed, group_src=0, group=group)
+    return int(seed)
+
+
+def gather_rows(rows: Tensor, group: Any) -> Tensor:
+    """The rows [N, ...] of all processes, one process after the other; each may have another number of them.
+
+    The gradient of a row is the sum over processes, times their number: averaged over processes, as data-parallel
+    training does, it is the gradient of the mean over all samples.
+    """
+    if rows.requires_grad:
+        return _GatherRows.apply(rows, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _gather(rows, group)[0]
+
+
+def gather_parts(part: Tensor, group: Any) -> Tensor:
+    """[R, ...] the processes' parts, equal in shape. The gradient is that of this process's part."""
+    return _GatherParts.apply(part, group)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def sum_parts(part: Tensor, group: Any) -> Tensor:
+    """The sum of the processes' parts. The gradient is passed on as it is."""
+    return _SumParts.apply(part, group)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _gather(rows: Tensor, group: Any) -> tuple[Tensor, list[int]]:
+    size = torch.tensor([len(rows)], device=rows.device)
+    gathered_sizes = [torch.empty_like(size) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered_sizes, size, group=group)
+    sizes = [int(size) for size in gathered_sizes]
+    padding = [0, 0] * (rows.ndim - 1) + [0, max(sizes) - len(rows)]
+    padded = F.pad(rows.detach(), padding).contiguous()
+    gathered = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(gathered, padded, group=group)
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)]), sizes
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
+        gathered, sizes = _gather(rows, group)
+        rank = dist.get_rank(group)
+        ctx.group, ctx.own = group, slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total[ctx.own] * dist.get_world_size(ctx.group), None
+
+
+class _GatherParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        ctx.rank = dist.get_rank(group)
+        gathered = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(gathered, part.contiguous(), group=group)
+        return torch.stack(gathered)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0][ctx.rank], None
+
+
+class _SumParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        total = part.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def process_rank(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """How many processes there are and which one this is: as given, or else the process group's answer."""
+    if num_replicas is None and rank is None:
+        return (dist.get_world_size(), dist.get_rank()) if is_initialized() else (1, 0)
+    if num_replicas is None or rank is None or not 0 <= rank < num_replicas:
+        raise ValueError(
+            "EpochSampler: rank must be in 0..num_replicas - 1, and both be given or neither. "
+            f"Got {rank=}, {num_replicas=}."
+        )
+    return num_replicas, rank
+
+
+def mean_over_processes(value: Tensor) -> Tensor:
+    """The mean of all processes' values, without gradients; without a process group the value itself."""
+    if not is_initialized():
+        return value
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
+    total = value.detach().clone().to(device)
+    dist.all_reduce(total)
+    return (total / dist.get_world_size()).to(value.device)

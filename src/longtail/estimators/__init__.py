@@ -1,0 +1,7 @@
+"""Estimators for scikit-learn."""
+
+from longtail.estimators.adjusted import LogitAdjustedClassifier
+from longtail.estimators.extreme import ExtremeClassifier
+from longtail.estimators.thresholded import ThresholdedClassifier
+
+__all__ = ["LogitAdjustedClassifier", "ExtremeClassifier", "ThresholdedClassifier"]

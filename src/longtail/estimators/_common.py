@@ -1,0 +1,61 @@
+"""What the meta-estimators share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["copy_feature_attributes", "check_score_width", "stratified_splits", "select_rows", "is_text"]
+
+
+Array = npt.NDArray[Any]
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+Split = tuple[Array, Array]
+
+
+def copy_feature_attributes(model: Any) -> None:
+    for attribute in ("n_features_in_", "feature_names_in_"):
+        if hasattr(model.estimator_, attribute):
+            setattr(model, attribute, getattr(model.estimator_, attribute))
+
+
+def check_score_width(model: Any, scores: FloatArray, num_classes: int) -> None:
+    if scores.ndim != 2 or scores.shape[1] != num_classes:
+        raise ValueError(
+            f"{type(model).__name__} must give one score for each of {num_classes} classes. Got shape {scores.shape}."
+        )
+
+
+def stratified_splits(num_folds: int, codes: Array) -> list[Split]:
+    """Folds over which each class is spread evenly; a class with a single sample is never held out."""
+    if num_folds < 2:
+        raise ValueError(f"cv must be at least 2 folds. Got {num_folds}.")
+    sizes = np.bincount(codes)
+    num_folds = min(num_folds, int(sizes.max()))
+    if num_folds < 2:
+        raise ValueError(
+            "Cross-validation needs a class with at least 2 samples. Got one sample of every class; "
+            "give tau as a number, and an estimator with predict_proba."
+        )
+    order = np.argsort(codes, kind="stable")
+    repeated = order[sizes[codes[order]] > 1]
+    fold_of = np.full(len(codes), -1)
+    fold_of[repeated] = np.arange(len(repeated)) % num_folds
+    return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(num_folds)]
+
+
+def select_rows(X: Any, rows: Array) -> Any:
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    return X[rows] if hasattr(X, "shape") else [X[row] for row in rows]
+
+
+def is_text(value: Any, text: str) -> bool:
+    """Equality that does not compare an array entry by entry."""
+    return isinstance(value, str) and value == text

@@ -1,0 +1,110 @@
+"""The network of ExtremeClassifier: from sparse features through a hidden layer to labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse import issparse
+from torch import Tensor, nn
+
+from longtail.negatives.head import best_labels
+
+__all__ = ["as_rows", "Network", "is_sparse"]
+
+
+class _Bag(NamedTuple):
+    """Sparse rows as ``embedding_bag`` takes them."""
+
+    columns: Tensor
+    values: Tensor
+    offsets: Tensor
+
+
+Rows = Tensor | _Bag
+
+
+def as_rows(features: Any, device: str | torch.device) -> Rows:
+    if not is_sparse(features):
+        return torch.from_numpy(np.ascontiguousarray(features)).to(device)
+    parts = (features.indices.astype(np.int64), features.data, features.indptr.astype(np.int64))
+    return _Bag(*(torch.from_numpy(part).to(device) for part in parts))
+
+
+class Network(nn.Module):
+    """From features through a hidden layer to labels; the last column of ``weight`` is the bias."""
+
+    def __init__(
+        self, num_features: int, num_labels: int, hidden_size: int, is_rectified: bool, has_direct_path: bool
+    ) -> None:
+        super().__init__()
+        self.is_rectified, self.is_row_sparse, self.uses_bfloat16 = is_rectified, False, False
+        self.vectors = nn.Parameter(torch.empty(num_features, hidden_size))
+        self.offset = nn.Parameter(torch.zeros(hidden_size))
+        self.weight = nn.Parameter(torch.empty(num_labels, hidden_size + 1))
+        self.direct = nn.Parameter(torch.zeros(num_features, num_labels)) if has_direct_path else None
+
+    @torch.no_grad()
+    def reset_parameters(self, bias: Tensor, mean_square: float, generator: torch.Generator) -> None:
+        """Draw a start at which hidden values and logits are small, about as far as one step goes."""
+        self.vectors.normal_(0, START * mean_square**-0.5, generator=generator)
+        self.weight.normal_(0, START * self.vectors.shape[1] ** -0.5, generator=generator)
+        self.weight[:, -1] = bias
+
+    def embed(self, rows: Rows, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """[N, H + 1] what the hidden layer makes of the rows, and a 1 for the bias."""
+        hidden = self._summed(rows, self.vectors, self.is_row_sparse) + self.offset
+        if self.is_rectified:
+            hidden = F.relu(hidden)
+        if dropout:
+            hidden = hidden * _kept(hidden.shape, dropout, generator).to(hidden)
+        return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
+
+    def logits(self, rows: Rows, embeddings: Tensor) -> Tensor:
+        """[N, C]."""
+        if self.uses_bfloat16:
+            logits = F.linear(embeddings.bfloat16(), self.weight.bfloat16()).float()
+        else:
+            logits = F.linear(embeddings, self.weight)
+        return logits if self.direct is None else logits + self._summed(rows, self.direct, False)
+
+    def topk(self, rows: Rows, k: int) -> Tensor:
+        """[N, k] labels, best first."""
+        embeddings = self.embed(rows)
+        if self.direct is not None:
+            return self.logits(rows, embeddings).topk(k, dim=1).indices
+        return best_labels(embeddings, self.weight, k).indices
+
+    @staticmethod
+    def _summed(rows: Rows, vectors: Tensor, is_row_sparse: bool) -> Tensor:
+        if isinstance(rows, Tensor):
+            return rows @ vectors
+        columns = rows.columns
+        if is_row_sparse:
+            present, columns = torch.unique(columns, return_inverse=True)
+            vectors = F.embedding(present, vectors, sparse=True)
+        return F.embedding_bag(
+            columns, vectors, rows.offsets, mode="sum", per_sample_weights=rows.values, include_last_offset=True
+        )
+
+
+def _kept(shape: torch.Size, dropout: float, generator: torch.Generator | None) -> Tensor:
+    """1 / share kept where a value is kept and 0 elsewhere; the share is rounded to a multiple of 1 / 256.
+
+    One draw of 64 bits serves eight values: draws with a generator are serial, and would take as long as a layer.
+    """
+    num_dropped = min(round(256 * dropout), 255)
+    draws = torch.empty(math.ceil(shape.numel() / 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    is_kept = draws.view(torch.uint8)[: shape.numel()].view(shape) >= num_dropped
+    return is_kept * (256 / (256 - num_dropped))
+
+
+START = 0.3
+"""Standard deviation of hidden values and logits at the start."""
+
+
+def is_sparse(matrix: Any) -> bool:
+    return bool(issparse(matrix))  # issparse narrows the type to one without attributes

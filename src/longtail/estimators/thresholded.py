@@ -1,0 +1,223 @@
+"""ThresholdedClassifier: any multi-label scikit-learn classifier, with a threshold per label."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import check_cv
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.utils import Tags, column_or_1d, get_tags, indexable
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted
+
+from longtail._core.labels import rarest_labels
+from longtail.estimators._common import (
+    Array,
+    FloatArray,
+    Split,
+    copy_feature_attributes,
+    select_rows,
+    stratified_splits,
+)
+from longtail.posthoc.thresholds import Thresholds, f1_thresholds, precision_thresholds
+
+__all__ = ["ThresholdedClassifier"]
+
+
+class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A threshold for each label around any multi-label classifier, chosen on samples that it was not trained on.
+
+    Formula:
+        predict label c where score[c] >= threshold[c]; the threshold has the largest F1 on held-out samples, or the
+        largest recall at a precision of at least ``precision_floor``
+
+    Args:
+        estimator: a multi-label classifier with ``predict_proba`` or ``decision_function``; None is
+            ``OneVsRestClassifier(LogisticRegression())``.
+        precision_floor: in (0, 1]; None maximizes F1.
+        min_f1: for F1, as in ``longtail.posthoc.f1_thresholds``.
+        cv: for the held-out scores: a number of folds, a splitter, or an iterable of splits. With a number, samples
+            are spread by their rarest label, and a label's only sample is always trained on.
+        n_jobs: how many folds to fit at a time; None is 1.
+
+    Attributes:
+        estimator_: the classifier, fitted to all data.
+        thresholds_: [C].
+        undecided_: indices of labels without held-out positives; they keep the usual threshold, 0.5 for
+            probabilities and 0 for other scores.
+        classes_: [C] label numbers; for a vector y its two classes.
+        n_features_in_, feature_names_in_: as of ``estimator_``, where it has them.
+
+    ``y`` is [N, C] of 0 and 1, dense or sparse, or a vector with two classes, of which the second is the label.
+
+    Use when:
+        F1 or precision of every label counts, and 0.5 suits few of them, as with rare labels.
+    Avoid when:
+        Every sample has exactly one label: use ``LogitAdjustedClassifier``.
+    Equals:
+        For a vector y, scikit-learn's ``TunedThresholdClassifierCV`` with all thresholds instead of a grid.
+
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> X, Y = make_multilabel_classification(300, n_classes=4, random_state=0)
+    >>> model = ThresholdedClassifier().fit(X, Y)
+    >>> model.predict(X).shape, model.thresholds_.shape
+    ((300, 4), (4,))
+
+    Reference:
+        Fan and Lin (2007), "A study on threshold selection for multi-label classification".
+    """
+
+    classes_: Array
+    estimator_: Any
+    thresholds_: FloatArray
+    undecided_: Array
+    n_features_in_: int
+    feature_names_in_: Array
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        precision_floor: float | None = None,
+        min_f1: float = 0.1,
+        cv: Any = 5,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.precision_floor = precision_floor
+        self.min_f1 = min_f1
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any) -> ThresholdedClassifier:
+        """Fit the classifier to all data, and choose thresholds by held-out scores of copies of it.
+
+        Args:
+            X: what the classifier takes.
+            y: [N, C] of 0 and 1, or a vector with two classes.
+
+        Returns:
+            The estimator itself.
+        """
+        data = _checked_label_data(X, y)
+        base = self._base()
+        self._is_vector = data.is_vector
+        self.classes_ = data.classes
+        self.estimator_ = clone(base).fit(data.X, data.y)
+        copy_feature_attributes(self)
+        parts = Parallel(n_jobs=self.n_jobs)(
+            delayed(_held_out_labels)(base, data, train, test) for train, test in data.splits(self.cv)
+        )
+        scores, truth = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        chosen = self._thresholds(scores, truth)
+        self.thresholds_ = chosen.values.numpy()
+        self.undecided_ = chosen.undecided.numpy()
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """[N, C] of 0 and 1; for a vector y, [N] of its classes."""
+        is_predicted = self._excess(X) > 0
+        return self.classes_[is_predicted[:, 0].astype(int)] if self._is_vector else is_predicted.astype(np.int64)
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """[N, C] scores minus thresholds, above 0 where a label is predicted; for a vector y [N]."""
+        excess = self._excess(X)
+        return excess[:, 0] if self._is_vector else excess
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        base_tags = get_tags(self._base())
+        tags.input_tags = deepcopy(base_tags.input_tags)
+        tags.classifier_tags.multi_class = False
+        if base_tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = base_tags.classifier_tags.multi_label
+        return tags
+
+    def _base(self) -> Any:
+        return OneVsRestClassifier(LogisticRegression()) if self.estimator is None else self.estimator
+
+    def _excess(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        # Scores at a threshold count, and scikit-learn wants more than 0 of them: so the number just below it.
+        limits = np.where(np.isinf(self.thresholds_), np.inf, np.nextafter(self.thresholds_, -np.inf))
+        excess: FloatArray = _label_scores(self.estimator_, X, self._is_vector) - limits
+        return excess
+
+    def _thresholds(self, scores: FloatArray, truth: Array) -> Thresholds:
+        # As in scikit-learn, a decision function must be above 0, and it is 0 for a label without positives.
+        default = 0.5 if hasattr(self.estimator_, "predict_proba") else float(np.nextafter(0.0, 1.0))
+        if self.precision_floor is None:
+            return f1_thresholds(scores, truth, default, min_f1=self.min_f1)
+        return precision_thresholds(scores, truth, self.precision_floor, default)
+
+
+class _LabelData(NamedTuple):
+    """Checked training data with several labels a sample, or one of two classes."""
+
+    X: Any
+    y: Any
+    truth: npt.NDArray[np.bool_]
+    classes: Array
+    is_vector: bool
+
+    def splits(self, cv: Any) -> list[Split]:
+        if cv is None or isinstance(cv, Integral):
+            return stratified_splits(5 if cv is None else int(cv), rarest_labels(self.truth).numpy())
+        return list(check_cv(cv).split(self.X, self.y))
+
+
+def _checked_label_data(X: Any, y: Any) -> _LabelData:
+    if y is None:
+        raise ValueError("ThresholdedClassifier requires y to be passed, but the target y is None.")
+    y = y if hasattr(y, "tocsr") or hasattr(y, "iloc") else np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+    X, y = indexable(X, y)
+    check_classification_targets(y)
+    if y.ndim == 2:
+        dense = y.toarray() if hasattr(y, "tocsr") else np.asarray(y)
+        if not np.isin(dense, (0, 1)).all():
+            raise ValueError("y must be [N, C] of 0 and 1. Got other numbers.")
+        return _LabelData(X, y, dense.astype(bool), np.arange(dense.shape[1]), False)
+    classes = np.unique(y)
+    if len(classes) != 2:
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is {type_of_target(y)}, with "
+            f"{len(classes)} class{'es' if len(classes) > 1 else ''}; give [N, C] of 0 and 1 for several labels."
+        )
+    return _LabelData(X, y, np.asarray(y)[:, None] == classes[1], classes, True)
+
+
+def _held_out_labels(base: Any, data: _LabelData, train: Array, test: Array) -> tuple[FloatArray, Array]:
+    model = clone(base).fit(select_rows(data.X, train), select_rows(data.y, train))
+    return _label_scores(model, select_rows(data.X, test), data.is_vector), data.truth[test]
+
+
+def _label_scores(model: Any, X: Any, is_vector: bool) -> FloatArray:
+    """[N, C] of a fitted multi-label classifier; [N, 1] of one with two classes."""
+    if not hasattr(model, "predict_proba"):
+        if not hasattr(model, "decision_function"):
+            raise TypeError(f"estimator must have predict_proba or decision_function. Got {type(model).__name__}.")
+        scores = np.asarray(model.decision_function(X), dtype=np.float64)
+        return scores[:, None] if is_vector else scores
+    probabilities = model.predict_proba(X)
+    if isinstance(probabilities, list):  # one [N, 2] a label, as forests and MultiOutputClassifier have it
+        columns = [
+            part[:, 1] if part.shape[1] == 2 else _constant(part, c)
+            for part, c in zip(probabilities, model.classes_, strict=True)
+        ]
+        return np.column_stack(columns).astype(np.float64)
+    matrix = np.asarray(probabilities, dtype=np.float64)
+    return matrix[:, 1:] if is_vector else matrix
+
+
+def _constant(part: Array, classes: Array) -> Array:
+    """[N] the probability of a label of which training showed one side only."""
+    return np.full(len(part), float(classes[0]))

@@ -1,0 +1,235 @@
+"""From files of scores and counts to adjusted predictions: the logic of ``longtail adjust``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from longtail.lab.data.formats.tables import ClassNumbers, Labels, Scores, read_class_numbers, read_labels
+from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy
+from longtail.posthoc.adjust import adjust_logits
+from longtail.posthoc.shift import estimate_target_prior
+from longtail.posthoc.tau import tune_tau
+from longtail.prior import ClassPrior
+
+__all__ = [
+    "Adjusted",
+    "Holdout",
+    "Measurement",
+    "TauChoice",
+    "adjust_scores",
+    "as_logits",
+    "choose_tau",
+    "holdout_of",
+    "look_like_probabilities",
+    "measure",
+    "target_probabilities",
+    "training_prior",
+    "true_labels",
+]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.int64]
+
+ROW_SUM_TOLERANCE = 1e-2
+"""How far probabilities that were stored in half precision may be from a sum of 1."""
+
+
+class Holdout(NamedTuple):
+    """Samples to choose tau on."""
+
+    logits: FloatArray
+    """[N, C]."""
+    labels: IntArray
+    """[N]."""
+
+
+class TauChoice(NamedTuple):
+    """A strength, and if it was chosen from data, the range that is as good within one standard error."""
+
+    tau: float
+    interval: tuple[float, float] | None
+
+
+class Adjusted(NamedTuple):
+    """Predictions of the scores as they were, and after adjustment."""
+
+    before: IntArray
+    """[N] class indices."""
+    after: IntArray
+    """[N] class indices."""
+    probabilities: FloatArray
+    """[N, C] after adjustment."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How predictions spread over head, torso and tail and, where labels are known, how right they are."""
+
+    shares: dict[str, float]
+    """Of each group of classes, the share of samples that are predicted to be in it."""
+    accuracy: float | None
+    balanced_accuracy: float | None
+    group_accuracy: dict[str, float] | None
+    """Mean recall over the classes of each group."""
+
+
+def training_prior(
+    scores: Scores, counts: Path | None, train_labels: Path | None, column: str | None, smooth: float
+) -> ClassPrior:
+    """The training prior from a file of class counts, or else of training labels."""
+    if counts is not None and train_labels is None:
+        prior = ClassPrior.from_counts(_in_class_order(read_class_numbers(counts), scores, counts))
+    elif train_labels is not None and counts is None:
+        indices = _label_indices(read_labels(train_labels, column), scores, train_labels)
+        prior = ClassPrior.from_labels(indices, scores.num_classes)
+    else:
+        raise ValueError("adjust needs the class frequencies of training: either --counts or --train-labels.")
+    smoothed = prior.smoothed(smooth)
+    _check_no_class_is_empty(smoothed, scores)
+    return smoothed
+
+
+def true_labels(scores: Scores, labels: Path | None, column: str | None) -> IntArray | None:
+    """[N] class indices from a file of labels, or else from the label column of the scores; None without either."""
+    if labels is not None:
+        indices = _label_indices(read_labels(labels, column), scores, labels)
+        where = f"{labels}: "
+    elif scores.labels is not None:
+        indices, where = _label_indices(scores.labels, scores, column), ""
+    else:
+        return None
+    if len(indices) != len(scores.values):
+        raise ValueError(
+            f"{where}there must be {len(scores.values):,} labels, one a row of scores. Got {len(indices):,}."
+        )
+    return indices
+
+
+def choose_tau(tau: str, holdout: Holdout | None, prior: ClassPrior, target: Tensor | None) -> TauChoice:
+    """The tau that ``--tau`` says, or for ``auto`` the one that is best on the holdout."""
+    if tau == "auto":
+        if holdout is None:
+            raise ValueError("--tau auto needs --holdout-scores, of samples that the model was not trained on.")
+        search = tune_tau(holdout.logits, holdout.labels, prior, target_prior=target)
+        return TauChoice(search.tau, search.interval)
+    if holdout is not None:
+        raise ValueError(f"a holdout is for --tau auto. Got --tau {tau}.")
+    try:
+        return TauChoice(float(tau), None)
+    except ValueError:
+        raise ValueError(f"--tau must be auto or a number of at least 0. Got {tau!r}.") from None
+
+
+def holdout_of(scores: Scores, like: Scores, labels: Path | None, column: str | None, probabilities: bool) -> Holdout:
+    """Scores and labels of samples not trained on, with the classes of ``like``."""
+    if (scores.num_classes, scores.class_names) != (like.num_classes, like.class_names):
+        raise ValueError("the holdout must have the same classes as the scores, in the same order.")
+    indices = true_labels(scores, labels, column)
+    if indices is None:
+        raise ValueError(
+            "the holdout needs labels: --holdout-labels, or --label with a column of the holdout scores."
+        )
+    return Holdout(as_logits(scores, probabilities), indices)
+
+
+def as_logits(scores: Scores, are_probabilities: bool) -> FloatArray:
+    """[N, C] logits: the scores themselves, or the logarithm of probabilities."""
+    values = scores.values
+    if not are_probabilities:
+        return values
+    if values.min() < 0 or values.max() > 1 + ROW_SUM_TOLERANCE:
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise ValueError(f"--probabilities: every score must be in [0, 1]. Got {wrong:g}.")
+    sums = values.sum(axis=1)
+    row = int(np.abs(sums - 1).argmax())
+    if abs(sums[row] - 1) > ROW_SUM_TOLERANCE:
+        raise ValueError(f"--probabilities: the scores of a row must sum to 1. Got {sums[row]:g} in row {row}.")
+    return np.log(np.maximum(values, np.finfo(values.dtype).tiny))
+
+
+def look_like_probabilities(values: FloatArray) -> bool:
+    """Whether every row could be a distribution, which rows of logits hardly ever are."""
+    return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= ROW_SUM_TOLERANCE)
+
+
+def target_probabilities(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior) -> Tensor | None:
+    """[C] probabilities that ``--target-prior`` asks for; None is uniform."""
+    if target == "uniform":
+        return None
+    if target == "train":
+        return prior.probs
+    if target == "estimate":
+        estimate = estimate_target_prior(logits, prior)
+        if not estimate.converged:
+            raise ValueError(
+                f"--target-prior estimate: no stable estimate after {estimate.iterations} steps; name a file instead."
+            )
+        return estimate.probs
+    path = Path(target)
+    numbers = _in_class_order(read_class_numbers(path), scores, path).astype(np.float64)
+    if not np.isfinite(numbers).all() or numbers.min() < 0 or numbers.sum() == 0:
+        raise ValueError(f"{path}: a target prior must be counts or probabilities, none negative, not all 0.")
+    return torch.from_numpy(numbers / numbers.sum())
+
+
+def adjust_scores(logits: FloatArray, prior: ClassPrior, tau: float, target: Tensor | None) -> Adjusted:
+    """Predictions before and after ``adjust_logits``."""
+    adjusted = torch.from_numpy(adjust_logits(logits, prior, tau, target))
+    return Adjusted(logits.argmax(axis=1), adjusted.argmax(dim=1).numpy(), adjusted.softmax(dim=1).numpy())
+
+
+def measure(predictions: IntArray, prior: ClassPrior, labels: IntArray | None) -> Measurement:
+    """Measure predictions [N] with or without labels [N]; groups are those of the training prior."""
+    groups = {name: members for name, members in prior.groups().items() if len(members)}
+    predicted = torch.from_numpy(predictions)
+    frequencies = predicted.bincount(minlength=prior.num_classes).double() / len(predicted)
+    shares = {name: float(frequencies[members].sum()) for name, members in groups.items()}
+    if labels is None:
+        return Measurement(shares, None, None, None)
+    hits, counts = count_hits(predicted, torch.from_numpy(labels), prior.num_classes)
+    return Measurement(
+        shares,
+        accuracy=int(hits.sum()) / int(counts.sum()),
+        balanced_accuracy=float(balanced_accuracy(hits, counts)),
+        group_accuracy={name: float(value) for name, value in group_accuracy(hits, counts, groups).items()},
+    )
+
+
+def _label_indices(labels: Labels, scores: Scores, where: object) -> IntArray:
+    """[N] score columns that the labels name."""
+    if labels.num_missing:
+        raise ValueError(
+            f"{where}: every row must have a label. Got {labels.num_missing:,} without; drop these rows."
+        )
+    return scores.positions(labels.classes, where)[labels.codes]
+
+
+def _in_class_order(numbers: ClassNumbers, scores: Scores, path: Path) -> npt.NDArray[Any]:
+    """[C] numbers in the order of the score columns."""
+    if len(numbers.values) != scores.num_classes:
+        raise ValueError(
+            f"{path}: there must be a number for each of the {scores.num_classes} classes of the scores. "
+            f"Got {len(numbers.values)}."
+        )
+    if numbers.classes is None:
+        return numbers.values
+    ordered = np.empty_like(numbers.values)
+    ordered[scores.positions(numbers.classes, path)] = numbers.values
+    return ordered
+
+
+def _check_no_class_is_empty(prior: ClassPrior, scores: Scores) -> None:
+    empty = torch.nonzero(prior.probs == 0)[:, 0].tolist()
+    if empty:
+        others = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
+        raise ValueError(
+            f"class {scores.name_of(empty[0])}{others} no training samples; "
+            "drop it from the scores or add --smooth 1."
+        )

@@ -1,0 +1,174 @@
+"""What a column of labels is like, and which methods fit it: the logic of ``longtail inspect``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from longtail.lab.data.formats.tables import ClassName, Labels
+from longtail.prior import ClassPrior
+
+__all__ = ["Group", "Inspection", "Suggestion", "inspect_labels", "profile_chart", "suggest_methods"]
+
+NEARLY_BALANCED = 1.5
+"""Up to this imbalance there is nothing to correct."""
+FEW_SAMPLES = 20
+"""What ``ClassPrior.groups`` calls a tail class."""
+MANY_CLASSES = 1000
+
+
+class Group(NamedTuple):
+    """One of head, torso and tail."""
+
+    name: str
+    num_classes: int
+    num_samples: int
+
+
+class Suggestion(NamedTuple):
+    """A method of METHODS, and why the data speaks for it."""
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known about a column of labels."""
+
+    classes: tuple[ClassName, ...]
+    """By falling count."""
+    counts: tuple[int, ...]
+    num_missing: int
+    num_skipped: int
+    """Whole numbers between 0 and the largest label that do not occur, where labels look like class indices."""
+    imbalance: float
+    groups: tuple[Group, ...]
+    suggestions: tuple[Suggestion, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``."""
+        return {
+            "num_samples": sum(self.counts),
+            "num_missing": self.num_missing,
+            "num_classes": len(self.classes),
+            "num_skipped": self.num_skipped,
+            "imbalance": self.imbalance if math.isfinite(self.imbalance) else None,
+            "groups": [group._asdict() for group in self.groups],
+            "methods": [suggestion._asdict() for suggestion in self.suggestions],
+            "classes": [
+                {"class": label, "count": count} for label, count in zip(self.classes, self.counts, strict=True)
+            ],
+        }
+
+
+def inspect_labels(labels: Labels) -> Inspection:
+    """Count labels, group their classes and choose methods."""
+    prior = ClassPrior.from_labels(labels.codes[labels.codes >= 0], len(labels.classes))
+    order = prior.counts.argsort(descending=True, stable=True)
+    return Inspection(
+        classes=tuple(labels.classes[index] for index in order.tolist()),
+        counts=tuple(prior.counts[order].tolist()),
+        num_missing=labels.num_missing,
+        num_skipped=_count_skipped(labels.classes),
+        imbalance=prior.imbalance,
+        groups=tuple(
+            Group(name, len(members), int(prior.counts[members].sum())) for name, members in prior.groups().items()
+        ),
+        suggestions=tuple(suggest_methods(prior)),
+    )
+
+
+def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
+    """Methods to try, the first one first.
+
+    >>> [method for method, _ in suggest_methods(ClassPrior.from_counts([500, 50, 5]))]
+    ['logit_adjusted', 'posthoc_adjusted', 'logit_adjusted_adaptive', 'class_balanced']
+    """
+    imbalance, smallest = prior.imbalance, int(prior.counts.min())
+    if imbalance <= NEARLY_BALANCED:
+        return [Suggestion("cross_entropy", f"the classes are nearly balanced (ratio {imbalance:.2g}).")]
+    found = [
+        Suggestion(
+            "logit_adjusted",
+            "you train the model: one changed line, no extra cost, and consistent for the balanced error.",
+        ),
+        Suggestion(
+            "posthoc_adjusted",
+            "the model is trained already: its scores are enough (longtail adjust); choose tau on a holdout.",
+        ),
+    ]
+    if prior.num_classes >= MANY_CLASSES:
+        found += [
+            Suggestion(
+                "logit_adjusted_adaptive",
+                f"{prior.num_classes:,} classes: a further margin for rare ones was best on iNaturalist.",
+            ),
+            Suggestion(
+                "threshold_equalized",
+                f"{prior.num_classes:,} classes: rare ones drown in gradients from samples of all the others.",
+            ),
+        ]
+    elif smallest <= FEW_SAMPLES:
+        found.append(
+            Suggestion(
+                "logit_adjusted_adaptive",
+                f"the rarest class has {smallest:,} samples: a larger margin helps where classes separate well.",
+            )
+        )
+    if smallest > FEW_SAMPLES:
+        found.append(
+            Suggestion(
+                "power_weighted",
+                f"every class has more than {FEW_SAMPLES} samples: weights do for a model too small to fit them all.",
+            )
+        )
+    elif prior.num_classes < MANY_CLASSES:
+        found.append(
+            Suggestion(
+                "class_balanced", f"ratio {imbalance:,.0f}: weights, switched on in the last part of training."
+            )
+        )
+    return found
+
+
+def profile_chart(counts: tuple[int, ...], width: int = 64, height: int = 8) -> list[str]:
+    """Rows of a drawing of counts, which fall from left to right, on a logarithmic scale from 1 to the largest.
+
+    A class takes several columns where there is room, and with more classes than columns only some are drawn.
+
+    Args:
+        counts: falling; 0 has no bar.
+        width: the most columns to take.
+        height: rows.
+
+    >>> print("\\n".join(profile_chart((100, 10, 1), width=6, height=2)))
+    100 ┤██
+      1 ┤████▁▁
+    """
+    num_columns = max(1, width // len(counts)) * min(width, len(counts))
+    drawn = [counts[column * len(counts) // num_columns] for column in range(num_columns)]
+    scale = math.log(max(counts[0], 2)) / height
+    eighths = [max(1, round(8 * math.log(count) / scale)) if count else 0 for count in drawn]
+    ticks = {min(height - 1, int(math.log(tick) / scale)): tick for tick in [*_powers_of_ten(counts[0]), counts[0]]}
+    margin = len(f"{counts[0]:,}")
+    rows = []
+    for row in reversed(range(height)):
+        cells = "".join(" ▁▂▃▄▅▆▇█"[min(8, max(0, eighth - 8 * row))] for eighth in eighths)
+        label = f"{ticks[row]:,}" if row in ticks else ""
+        rows.append(f"{label:>{margin}} {'┤' if label else '│'}{cells}".rstrip())
+    return rows
+
+
+def _powers_of_ten(largest: int) -> list[int]:
+    return [10**exponent for exponent in range(len(str(largest))) if 10**exponent < largest]
+
+
+def _count_skipped(classes: tuple[ClassName, ...]) -> int:
+    """How many class indices are unused. Numbers with mostly gaps are ids, not indices."""
+    whole = [label for label in classes if isinstance(label, int)]
+    if len(whole) < len(classes) or not whole or whole[0] < 0:
+        return 0
+    skipped = whole[-1] + 1 - len(whole)
+    return skipped if skipped < len(whole) else 0

@@ -1,0 +1,1 @@
+"""Published data sets in their publishers' layouts, and those that are made."""

@@ -1,0 +1,99 @@
+"""Batches for one epoch: indices from a sampler, inputs from a split, augmented and normalized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.training import augment
+from longtail.lab.training.recipe import TrainRecipe
+
+__all__ = ["Batch", "Preparation", "prepare_for", "ordered_batches", "train_batches"]
+
+Inputs = Tensor | SparseRows
+ToDevice = Callable[[Inputs], Inputs]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step of training sees."""
+
+    inputs: Inputs
+    target: Tensor
+    """[N] class indices; or [N, C]: 0 and 1 where a sample may have several labels, probabilities after mixup."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How raw inputs become what the model gets: images are normalized, all else is left alone."""
+
+    mean: Tensor | None
+    std: Tensor | None
+    channels_last: bool
+
+    def __call__(self, inputs: Inputs) -> Inputs:
+        """Normalized inputs in the memory layout that the model wants."""
+        if isinstance(inputs, SparseRows) or self.mean is None or self.std is None:
+            return inputs
+        normalized = augment.normalize(inputs, self.mean, self.std)
+        return normalized.contiguous(memory_format=torch.channels_last) if self.channels_last else normalized
+
+
+def prepare_for(data: Dataset, channels_last: bool) -> Preparation:
+    """The preparation that fits a data set; statistics are those of its training split."""
+    if len(data.input_shape) != 3:
+        return Preparation(None, None, channels_last=False)
+    mean, std = augment.channel_statistics(data.train)
+    return Preparation(mean, std, channels_last)
+
+
+def train_batches(
+    split: Split,
+    indices: Iterable[int],
+    batch_size: int,
+    num_classes: int,
+    prepare: Preparation,
+    recipe: TrainRecipe,
+    generator: torch.Generator,
+) -> Iterator[Batch]:
+    """Augmented batches in the order of ``indices``; the last one may be smaller."""
+    for chosen in index_batches(indices, batch_size):
+        inputs = split.batch(chosen)
+        labels = split.targets(chosen)
+        if isinstance(inputs, Tensor) and inputs.ndim == 4:
+            inputs = augmented(inputs, recipe, generator)
+        inputs = prepare(inputs)
+        if recipe.cutout and isinstance(inputs, Tensor):
+            inputs = augment.cutout(inputs, recipe.cutout, generator)
+        if recipe.mixup > 0 and isinstance(inputs, Tensor):
+            yield Batch(*augment.mixup(inputs, labels, num_classes, recipe.mixup, generator))
+        else:
+            yield Batch(inputs, labels)
+
+
+def augmented(images: Tensor, recipe: TrainRecipe, generator: torch.Generator) -> Tensor:
+    """Cropped and mirrored at random, as the recipe says."""
+    if recipe.pad_crop:
+        images = augment.random_crop(images, recipe.pad_crop, generator)
+    if recipe.resized_crop:
+        images = augment.random_resized_crop(images, images.shape[-1], generator=generator)
+    return augment.random_flip(images, generator=generator) if recipe.flip else images
+
+
+def ordered_batches(split: Split, start: int, stop: int, batch_size: int, prepare: Preparation) -> Iterator[Inputs]:
+    """Inputs of the samples from ``start`` to ``stop``, in order."""
+    for first in range(start, stop, batch_size):
+        yield prepare(split.batch(torch.arange(first, min(first + batch_size, stop))))
+
+
+def index_batches(indices: Iterable[int], batch_size: int) -> Iterator[Tensor]:
+    """Index tensors of ``batch_size``; the last one may be smaller."""
+    iterator = iter(indices)
+    while chosen := list(islice(iterator, batch_size)):
+        yield torch.tensor(chosen)

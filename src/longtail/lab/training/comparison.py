@@ -1,0 +1,161 @@
+"""Methods x seeds, side by side: same data, same initial weights and same batches for a seed, another method.
+
+Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from longtail._core.files import replacing
+from longtail.lab.runs.folder import Run, find_runs, load_run
+from longtail.lab.training.checks import check_recipe
+from longtail.lab.training.recipe import MethodRecipe, Recipe, differences, parse_recipe, to_toml
+from longtail.methods.table import get_method
+
+__all__ = ["Failure", "Job", "default_methods", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to make."""
+
+    recipe: Recipe
+    folder: Path
+    needs: Path | None = None
+    """The run of plain cross-entropy whose trained model a post-hoc method takes over."""
+
+    @property
+    def name(self) -> str:
+        """Method and seed."""
+        return f"{self.recipe.method.name}, seed {self.recipe.train.seed}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to its end."""
+
+    job: Job
+    reason: str
+
+
+def default_methods(recipe: Recipe) -> list[str]:
+    """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
+    if get_method(recipe.method.name).family == "multi-label":
+        return ["binary_cross_entropy", "partial_label_masking"]
+    return ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
+
+
+def plan_jobs(recipe: Recipe, methods: Sequence[str], seeds: Iterable[int], folder: Path) -> list[Job]:
+    """The runs that a comparison needs. Post-hoc methods share the training of plain cross-entropy."""
+    jobs: dict[Path, Job] = {}
+    for name in dict.fromkeys(get_method(method).name for method in methods):
+        is_own = name == recipe.method.name
+        chosen = MethodRecipe(name, recipe.method.options if is_own else {})
+        for seed in seeds:
+            variant = recipe.with_method(chosen.name, chosen.options).with_seed(seed)
+            check_recipe(variant)
+            base = None
+            if get_method(name).is_posthoc:
+                base = folder / "cross_entropy" / f"seed-{seed}"
+                jobs.setdefault(base, Job(variant.with_method("cross_entropy"), base))
+            path = folder / name / f"seed-{seed}"
+            jobs[path] = Job(variant, path, base)
+    return list(jobs.values())
+
+
+def default_workers() -> int:
+    """As many runs at once as there are cores; one where there is a GPU to share."""
+    if torch.accelerator.is_available():
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
+    """Make the runs, ``workers`` at a time, and yield each as it is done. What is complete already is only read."""
+    threads = max(1, torch.get_num_threads() // workers)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(threads,)) as pool:
+        waiting = list(jobs)
+        running: dict[Future[None], Job] = {}
+        unfinished = {job.folder for job in jobs}
+        failed: set[Path | None] = set()
+        while waiting or running:
+            ready = [job for job in waiting if job.needs is None or job.needs not in unfinished]
+            for job in ready:
+                waiting.remove(job)
+                if job.needs in failed:
+                    yield Failure(job, f"{job.needs} failed, and this run takes over its model.")
+                    continue
+                running[pool.submit(_run, to_toml(job.recipe), job.folder, job.needs)] = job
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = running.pop(future)
+                unfinished.discard(job.folder)
+                outcome = _outcome(future, job)
+                if isinstance(outcome, Failure):
+                    failed.add(job.folder)
+                yield outcome
+
+
+def write_rows(runs: Sequence[Run], path: Path) -> None:
+    """One CSV line a run: recipe, method, seed, every metric, seconds of training."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["recipe", "method", "seed", *names, "seconds"])
+    for run in runs:
+        metrics = [f"{run.metrics[name]:.6f}" if name in run.metrics else "" for name in names]
+        writer.writerow([run.recipe["name"], run.method, run.seed, *metrics, run.summary["seconds"]])
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _outcome(future: Future[None], job: Job) -> Run | Failure:
+    try:
+        future.result()
+        return load_run(job.folder)
+    except Exception as error:  # whatever one run died of, the others go on
+        return Failure(job, (str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
+def _begin_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the comparison
+    torch.set_num_threads(threads)
+
+
+def _run(recipe_text: str, folder: Path, base: Path | None) -> None:
+    import tomllib
+
+    from longtail.lab.training.loop import train
+
+    recipe = parse_recipe(tomllib.loads(recipe_text))
+    if base is not None and not (folder / "checkpoint.pt").is_file():
+        _take_over(base, folder, recipe)
+    train(recipe, folder, show_progress=False)
+
+
+def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
+    """Start from the trained model of another run: its last checkpoint is at the end of training."""
+    if base not in find_runs(base):
+        raise FileNotFoundError(f"{base} is not complete, and this run takes over its model.")
+    trained = parse_recipe(load_run(base).recipe)
+    changed = differences(trained, recipe.with_method("cross_entropy"))
+    if changed:
+        raise ValueError(f"{base} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("metrics.jsonl", "checkpoint.pt"):
+        partial = folder / f"{name}.partial"
+        shutil.copyfile(base / name, partial)
+        partial.replace(folder / name)

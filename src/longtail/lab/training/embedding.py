@@ -1,0 +1,93 @@
+"""From a trained model to the embeddings of the samples that it was trained and tested on."""
+
+from __future__ import annotations
+
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.registry import load_data
+from longtail.lab.runs.folder import load_run, read_checkpoint
+from longtail.lab.training.batches import Preparation, prepare_for
+from longtail.lab.training.checks import check_recipe
+from longtail.lab.training.devices import open_fabric
+from longtail.lab.training.evaluation import outputs_of_split, test_batch_size
+from longtail.lab.training.models import build_model
+from longtail.lab.training.recipe import Recipe, parse_recipe
+
+__all__ = ["embed_data", "embed_run", "limited"]
+
+
+def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
+    """Embeddings of the training and the test samples of a complete run, as its trained encoder makes them.
+
+    Args:
+        folder: the run folder; the data that its recipe names must still be there.
+        accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
+
+    Returns:
+        The run's data set with float32 [N, D] in place of its inputs, in the same order and without augmentation.
+    """
+    run = load_run(folder)
+    recipe = parse_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
+    check_recipe(recipe)
+    data = load_data(recipe.data)
+    if data.train.labels.ndim != 1:
+        raise ValueError(f"{folder}: embeddings are kept with one label a sample, and these data have several.")
+    expected = run.predictions
+    has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
+    if not has_same_counts or not torch.equal(data.test.labels.to_dense(), torch.from_numpy(expected.labels)):
+        raise ValueError(f"{folder}: the data have changed since this run; train it again.")
+    encoder = _trained_encoder(folder / "checkpoint.pt", recipe, data)
+    fabric = open_fabric(accelerator)
+    prepare = prepare_for(data, recipe.train.channels_last)
+    return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
+
+
+def embed_data(fabric: Fabric, encoder: nn.Module, data: Dataset, prepare: Preparation, batch_size: int) -> Dataset:
+    """The data set with float32 embeddings [N, D] in place of its inputs; the encoder is left as it is."""
+    exact = fabric.to_device(deepcopy(encoder).float())
+    train, test = (
+        Split(outputs_of_split(fabric, exact, split, prepare, batch_size), split.labels)
+        for split in (data.train, data.test)
+    )
+    return Dataset(data.name, train, test, data.class_names)
+
+
+def limited(data: Dataset, most: int) -> Dataset:
+    """The data set with at most ``most`` training and as many test samples, always the same ones.
+
+    Classes give equally many as far as they go, so rare classes are kept whole.
+    """
+    train, test = (split.take(_round_robin(split.labels, most)) for split in (data.train, data.test))
+    return Dataset(data.name, train, test, data.class_names)
+
+
+def _round_robin(labels: Tensor, most: int) -> Tensor:
+    """In ascending order: a sample of every class, drawn at random, then another of every class, until enough."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    rank_in_class = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[by_class]]
+    return by_class[rank_in_class.argsort(stable=True)[:most]].sort().values
+
+
+def _trained_encoder(checkpoint: Path, recipe: Recipe, data: Dataset) -> nn.Module:
+    """The encoder with its last weights, or with their moving average if the run has one."""
+    saved = read_checkpoint(checkpoint)
+    options = dict(recipe.model.options)
+    encoder = build_model(recipe.model.name, data.num_classes, data.input_shape, **options).encoder
+    has_average = saved.get("average") is not None
+    prefix = "module.encoder." if has_average else "encoder."
+    try:
+        weights = saved["average" if has_average else "model"]
+        encoder.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+    except (KeyError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); train it again.") from None
+    return encoder

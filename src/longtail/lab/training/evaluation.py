@@ -1,0 +1,96 @@
+"""From a trained model to its predictions on the test set and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.runs.folder import Predictions
+from longtail.lab.training.batches import Preparation, ordered_batches
+from longtail.lab.training.label_metrics import multilabel_metrics
+from longtail.lab.training.models import Classifier
+from longtail.lab.training.recipe import Recipe
+from longtail.methods.table import Method
+from longtail.metrics.calibration import bin_confidences, calibration_error
+from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy
+from longtail.prior import ClassPrior
+
+__all__ = ["outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
+
+
+def test_batch_size(recipe: Recipe) -> int:
+    """Samples looked at together where nothing is learned from them."""
+    return max(recipe.train.batch_size, 512)
+
+
+@torch.no_grad()
+def outputs_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Preparation, batch_size: int) -> Tensor:
+    """[N, width] float32 outputs of a split on the CPU, in order; processes share the work and all get the result.
+
+    Outputs of a classifier are logits, those of its encoder are embeddings.
+    """
+    share = -(-len(split) // fabric.world_size)
+    start = min(fabric.global_rank * share, len(split))
+    stop = min(start + share, len(split))
+    was_training = model.training
+    model.eval()
+    parts = [
+        model(fabric.to_device(inputs)).float() for inputs in ordered_batches(split, start, stop, batch_size, prepare)
+    ]
+    model.train(was_training)
+    if fabric.world_size == 1:
+        return torch.cat(parts).cpu()
+    return _gathered(fabric, parts, share, len(split))
+
+
+def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Tensor:
+    """The parts of all processes in one; the last process pads, so that all send equally much."""
+    width = torch.tensor(parts[0].shape[1] if parts else 0, device=fabric.device)
+    common_width = int(torch.as_tensor(fabric.all_reduce(width, reduce_op="max")))
+    mine = torch.cat(parts) if parts else torch.zeros(0, common_width, device=fabric.device)
+    padded = torch.cat([mine, mine.new_zeros(share - len(mine), common_width)])
+    everything = [torch.empty_like(padded) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(everything, padded)
+    return torch.cat(everything)[:total].cpu()
+
+
+def predictions_of(
+    logits: Tensor, model: Classifier, data: Dataset, method: Method, options: Mapping[str, Any]
+) -> Predictions:
+    """Logits and what the method makes of them, with what a report needs to explain them."""
+    prior = data.prior
+    weight = getattr(model.head, "weight", None)
+    scores = logits if method.adjust_logits is None else method.adjust_logits(logits, prior, **options)
+    return Predictions(
+        logits=logits.numpy(),
+        scores=scores.numpy(),
+        labels=data.test.labels.to_dense().numpy(),
+        train_counts=prior.counts.numpy(),
+        class_names=data.class_names,
+        weight_norms=None if weight is None else weight.detach().float().norm(dim=1).cpu().numpy(),
+        num_train=prior.num_samples if data.has_several_labels else None,
+    )
+
+
+def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str, float]:
+    """What is measured of scores [N, C]; what has no value is left out.
+
+    With one label a sample (labels [N]): accuracy, balanced and by group, and calibration error. With several (labels
+    [N, C]): see ``multilabel_metrics``.
+    """
+    if labels.ndim == 2:
+        return multilabel_metrics(scores, labels.to_dense(), prior)
+    hits, counts = count_hits(scores, labels, prior.num_classes)
+    values = {
+        "accuracy": float(hits.sum() / counts.sum()),
+        "balanced_accuracy": float(balanced_accuracy(hits, counts)),
+        **{name: float(value) for name, value in group_accuracy(hits, counts, prior.groups()).items()},
+        "calibration_error": float(calibration_error(*bin_confidences(scores, labels))),
+    }
+    return {name: value for name, value in values.items() if np.isfinite(value)}

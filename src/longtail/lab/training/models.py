@@ -1,0 +1,398 @@
+"""Models: an encoder that makes embeddings and a head that makes logits of them.
+
+Weights are drawn from PyTorch's global generator, as everywhere in PyTorch: call ``torch.manual_seed`` before
+``build_model`` to get the same ones again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longtail._core.suggestions import suggest
+from longtail.heads import CosineLinear
+from longtail.lab.data.sparse_rows import SparseRows
+
+__all__ = [
+    "HEADS",
+    "MODELS",
+    "BagOfFeatures",
+    "Classifier",
+    "SmallResNet",
+    "build_model",
+    "kept_embeddings",
+    "linear",
+    "mlp",
+    "resnet12",
+]
+
+
+class Classifier(nn.Module):
+    """An encoder and a head.
+
+    Args:
+        encoder: inputs -> [N, D] embeddings.
+        head: [N, D] embeddings -> [N, C] logits.
+
+    >>> model = Classifier(nn.Flatten(), nn.Linear(4, 3))
+    >>> model(torch.zeros(2, 1, 2, 2)).shape, model.embed(torch.zeros(2, 1, 2, 2)).shape
+    (torch.Size([2, 3]), torch.Size([2, 4]))
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def embed(self, inputs: Any) -> Tensor:
+        """[N, D] embeddings."""
+        embeddings: Tensor = self.encoder(inputs)
+        return embeddings
+
+    def forward(self, inputs: Any) -> Tensor:
+        """[N, C] logits."""
+        logits: Tensor = self.head(self.embed(inputs))
+        return logits
+
+
+@contextmanager
+def kept_embeddings(model: Classifier) -> Iterator[list[Tensor]]:
+    """The embeddings that the model's head takes in this block, call by call, with their gradient.
+
+    It works however the model is called, also inside a wrapper that spreads it over processes.
+
+    >>> model = Classifier(nn.Flatten(), nn.Linear(4, 3))
+    >>> with kept_embeddings(model) as embeddings:
+    ...     logits = model(torch.zeros(2, 1, 2, 2))
+    >>> [tuple(kept.shape) for kept in embeddings]
+    [(2, 4)]
+    """
+    kept: list[Tensor] = []
+    handle = model.head.register_forward_pre_hook(lambda head, inputs: kept.append(inputs[0]))
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut without parameters (option A of He et al.).
+
+    Where the size halves, the shortcut takes every second pixel and fills the new channels with zeros.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.new_channels = out_channels - in_channels
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, out_channels, H / stride, W / stride]."""
+        out = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(out)) + self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.stride == 1 and self.new_channels == 0:
+            return x
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+
+
+class SmallResNet(nn.Module):
+    """The residual network for small images: 16, 32 and 64 channels, halved twice in size, then the mean of pixels.
+
+    Args:
+        blocks: residual blocks in each of the three stages; layers are 2 * sum(blocks) + 2, with the head.
+        in_channels: channels of the images.
+        width: channels of the first stage.
+
+    Weights of convolutions are Kaiming normal (fan in), batch normalization starts as the identity.
+
+    >>> SmallResNet((3, 3, 3))(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 64])
+
+    Reference:
+        He et al. (2016), "Deep residual learning for image recognition", section 4.2, shortcuts of option A;
+        He et al. (2015), "Delving deep into rectifiers", eq. (10), for the weights.
+    """
+
+    def __init__(self, blocks: Sequence[int], in_channels: int = 3, width: int = 16) -> None:
+        super().__init__()
+        self.out_features = 4 * width
+        self.conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        layers: list[nn.Module] = []
+        channels = width
+        for stage, depth in enumerate(blocks):
+            for position in range(depth):
+                out_channels = width * 2**stage
+                stride = 2 if stage > 0 and position == 0 else 1
+                layers.append(ResidualBlock(channels, out_channels, stride))
+                channels = out_channels
+        self.blocks = nn.Sequential(*layers)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, 4 * width] embeddings of images [N, channels, H, W]."""
+        features: Tensor = self.blocks(F.relu(self.norm(self.conv(images))))
+        return features.mean(dim=(2, 3))
+
+
+class BagOfFeatures(nn.Module):
+    """Sparse features: the weighted sum of the features' vectors, then a hidden layer.
+
+    Formula:
+        h = relu(b + sum_j x[j] v[j]), embedding = relu(W h + c)
+
+    Args:
+        num_features: how many features there are.
+        width: length of a feature's vector.
+        out_features: length of the embedding.
+        dropout: share of h that is dropped in training.
+
+    Takes ``SparseRows``, or a dense [N, num_features] tensor. Feature vectors start small, so that a rare feature
+    says little until it is learned.
+
+    >>> from scipy.sparse import csr_array
+    >>> rows = SparseRows.from_scipy(csr_array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> BagOfFeatures(2, width=8, out_features=4)(rows).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, num_features: int, width: int = 256, out_features: int = 128, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.out_features = out_features
+        self.vectors = nn.Parameter(torch.empty(num_features, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = _kaiming_linear(width, out_features)
+        nn.init.normal_(self.vectors, std=0.1)
+
+    def forward(self, rows: SparseRows | Tensor) -> Tensor:
+        """[N, out_features] embeddings."""
+        if isinstance(rows, Tensor):
+            summed = rows @ self.vectors
+        else:
+            summed = F.embedding_bag(
+                rows.columns,
+                self.vectors,
+                rows.offsets,
+                mode="sum",
+                per_sample_weights=rows.values.to(self.vectors.dtype),
+                include_last_offset=True,
+            )
+        return F.relu(self.hidden(self.dropout(F.relu(summed + self.bias))))
+
+
+def resnet12(input_shape: Sequence[int], width: int = 16) -> SmallResNet:
+    """ResNet-12 for small images, with as many channels as they have: 1 for MultiMNIST.
+
+    Five blocks of two layers, the first convolution and the head are 12 layers.
+
+    Args:
+        input_shape: channels, height and width of an image.
+        width: channels of the first stage.
+
+    Deviates:
+        The paper names ResNet-12, cites He et al. and gives nothing else; its images are 32 x 32 with one channel.
+        12 is no depth of He et al.'s section 4.2 (6n + 2), so the five blocks are split 1, 2, 2 over its three stages
+        here.
+
+    Reference:
+        Duarte et al. (2021), "PLM: partial label masking for imbalanced multi-label classification", section 3.1 and
+        appendix C.
+    """
+    return SmallResNet((1, 2, 2), _image_channels(input_shape), width)
+
+
+def mlp(input_shape: Sequence[int], hidden: Sequence[int] = (256, 256), dropout: float = 0.0) -> nn.Sequential:
+    """Fully connected layers with ReLU; inputs of any shape are flattened.
+
+    Args:
+        input_shape: the shape of one sample.
+        hidden: outputs of each layer; the last one is the length of the embedding.
+        dropout: share of each layer's outputs that is dropped in training.
+
+    >>> mlp((1, 8, 8), hidden=(32,))(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 32])
+    """
+    layers: list[nn.Module] = [nn.Flatten()]
+    size = math.prod(input_shape)
+    for width in hidden:
+        layers += [_kaiming_linear(size, width), nn.ReLU()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+        size = width
+    return nn.Sequential(*layers)
+
+
+def linear(input_shape: Sequence[int]) -> nn.Flatten:
+    """No encoder: the flattened inputs are the embedding, so the model is its head. For features made elsewhere."""
+    return nn.Flatten()
+
+
+def _resnet(blocks_per_stage: int) -> Callable[..., SmallResNet]:
+    def build(input_shape: Sequence[int], width: int = 16) -> SmallResNet:
+        return SmallResNet((blocks_per_stage,) * 3, _image_channels(input_shape), width)
+
+    return build
+
+
+def _bag_of_features(
+    input_shape: Sequence[int], width: int = 256, out_features: int = 128, dropout: float = 0.0
+) -> BagOfFeatures:
+    return BagOfFeatures(math.prod(input_shape), width, out_features, dropout)
+
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {
+        "resnet20": _resnet(3),
+        "resnet32": _resnet(5),
+        "resnet44": _resnet(7),
+        "resnet56": _resnet(9),
+        "resnet12": resnet12,
+        "mlp": mlp,
+        "bag_of_features": _bag_of_features,
+        "linear": linear,
+    }
+)
+"""Encoders by name: input_shape, **options -> module."""
+
+HEADS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"linear": nn.Linear, "cosine": CosineLinear})
+"""Heads by name: in_features, num_classes, **options -> module."""
+
+
+def build_model(
+    name: str,
+    num_classes: int,
+    input_shape: Sequence[int],
+    head: str = "linear",
+    head_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Classifier:
+    """A classifier by the name of its encoder.
+
+    Args:
+        name: a key of ``MODELS``; or ``torchvision:NAME`` for a backbone of torchvision, untrained, without its last
+            layer; or ``package.module:callable``, which is called with ``input_shape`` and the options and returns a
+            ``Classifier``, or a module that makes embeddings [N, D].
+        num_classes: C.
+        input_shape: the shape of one sample, as ``Dataset.input_shape`` has it.
+        head: a key of ``HEADS``.
+        head_options: options of the head.
+        options: options of the encoder.
+
+    The initial weights come from PyTorch's global generator; call ``torch.manual_seed`` before.
+
+    >>> model = build_model("mlp", num_classes=3, input_shape=(8,), hidden=[16])
+    >>> model.head
+    Linear(in_features=16, out_features=3, bias=True)
+    """
+    encoder = _encoder(name, input_shape, options)
+    if isinstance(encoder, Classifier):
+        return encoder
+    build_head = _look_up(HEADS, head, "head")
+    head_options = dict(head_options or {})
+    _check_options(build_head, head_options, f"head {head!r}")
+    in_features = _embedding_size(name, encoder, input_shape)
+    return Classifier(encoder, build_head(in_features, num_classes, **head_options))
+
+
+def _encoder(name: str, input_shape: Sequence[int], options: Mapping[str, Any]) -> nn.Module:
+    package, colon, attribute = name.partition(":")
+    if not colon:
+        build = _look_up(MODELS, name, "model")
+        _check_options(build, options, f"model {name!r}")
+        return build(input_shape, **options)
+    if package == "torchvision":
+        return _torchvision_backbone(attribute, options)
+    module = _imported(package, attribute)(input_shape=tuple(input_shape), **options)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"model {name!r} must return a torch.nn.Module. Got {type(module).__name__}.")
+    return module
+
+
+def _imported(module_name: str, attribute: str) -> Callable[..., Any]:
+    try:
+        function: Any = getattr(importlib.import_module(module_name), attribute, None)
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            f"model '{module_name}:{attribute}' must be package.module:callable. Got: {error}."
+        ) from error
+    if not callable(function):
+        raise ValueError(f"model '{module_name}:{attribute}': {module_name} has no function {attribute!r}.")
+    return function  # type: ignore[no-any-return]
+
+
+def _torchvision_backbone(name: str, options: Mapping[str, Any]) -> nn.Module:
+    """A torchvision model whose last linear layer passes its inputs on."""
+    try:
+        from torchvision import models
+    except ImportError as error:
+        raise ImportError(f"model 'torchvision:{name}' needs torchvision, which is not installed.") from error
+    if name not in models.list_models():
+        raise ValueError(f"torchvision has no model named {name!r}; {suggest(name, models.list_models())}")
+    backbone: nn.Module = models.get_model(name, weights=None, **options)
+    _drop_last_linear(backbone)
+    return backbone
+
+
+def _drop_last_linear(model: nn.Module) -> None:
+    path = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    parent, _, child = path.rpartition(".")
+    setattr(model.get_submodule(parent), child, nn.Identity())
+
+
+@torch.no_grad()
+def _embedding_size(name: str, encoder: nn.Module, input_shape: Sequence[int]) -> int:
+    """D: what the encoder says as ``out_features``, else what it makes of two samples of zeros."""
+    stated = getattr(encoder, "out_features", None)
+    if isinstance(stated, int):
+        return stated
+    was_training = encoder.training
+    embeddings = encoder.eval()(torch.zeros(2, *input_shape))
+    encoder.train(was_training)
+    if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
+        got = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise ValueError(f"model {name!r}: the encoder must make embeddings [N, D]. Got {got}.")
+    return embeddings.shape[1]
+
+
+def _look_up(table: Mapping[str, Callable[..., nn.Module]], name: str, kind: str) -> Callable[..., nn.Module]:
+    if name not in table:
+        raise ValueError(f"There is no {kind} named {name!r}; {suggest(name, table)}")
+    return table[name]
+
+
+def _check_options(build: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
+    parameters = inspect.signature(build).parameters.values()
+    known = [p.name for p in parameters if p.default is not inspect.Parameter.empty]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{where} has no option {option!r}; {suggest(option, known)}")
+
+
+def _image_channels(input_shape: Sequence[int]) -> int:
+    if len(input_shape) != 3:
+        raise ValueError(f"input_shape must be channels, height and width. Got {tuple(input_shape)}.")
+    return input_shape[0]
+
+
+def _kaiming_linear(in_features: int, out_features: int) -> nn.Linear:
+    layer = nn.Linear(in_features, out_features)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,319 @@
+"""A recipe: everything a training run depends on, as a frozen value and as a TOML file.
+
+    [data]     source, profile and ratio; [data.options] goes to the source
+    [model]    name; [model.options] goes to the model
+    [train]    epochs, batch size, optimizer, schedule, augmentation, precision
+    [method]   name of a row of METHODS; [method.options] goes to it
+
+An unknown key is an error that suggests the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from longtail._core.suggestions import suggest
+
+__all__ = [
+    "DataRecipe",
+    "MethodRecipe",
+    "ModelRecipe",
+    "Recipe",
+    "TrainRecipe",
+    "differences",
+    "find_recipe",
+    "load_recipe",
+    "parse_recipe",
+    "to_toml",
+    "with_settings",
+]
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What to train and test on."""
+
+    source: str
+    """A name in ``sources.SOURCES``."""
+    profile: str = "none"
+    """How to make it long-tailed: a name in ``sources.PROFILES``; "none" takes it as it is."""
+    ratio: float = 100.0
+    """Largest over smallest class count, for a profile."""
+    shuffle_classes: bool = False
+    """Whether a class's place in the profile is drawn at random; else class 0 is the most frequent."""
+    seed: int = 0
+    """Which samples a profile keeps, the same in all runs; a source that splits has a seed in its options."""
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What to train."""
+
+    name: str
+    """A name in ``models.MODELS``, or ``package.module:callable``."""
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodRecipe:
+    """How to deal with the skew."""
+
+    name: str = "cross_entropy"
+    """A row of METHODS."""
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    """How to train."""
+
+    epochs: int = 30
+    batch_size: int = 128
+    optimizer: str = "sgd"
+    """A name in ``optimizing.OPTIMIZERS``: "sgd" or "adamw"."""
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    """Of SGD."""
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"
+    """A name in ``optimizing.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
+    milestones: tuple[float, ...] = (0.8, 0.9)
+    """Of "multi_step": shares of training after which the learning rate drops."""
+    decay: float = 0.1
+    """Of "multi_step": the factor at each milestone."""
+    warmup_epochs: float = 0.0
+    """The learning rate rises linearly over these."""
+    clip_norm: float = 0.0
+    """Largest gradient norm; 0 is no clipping."""
+    accumulate: int = 1
+    """Batches to one step of the optimizer."""
+    ema_decay: float = 0.0
+    """Test with an exponential moving average of the weights; 0 is off."""
+    pad_crop: int = 0
+    """Pad images by so many pixels and crop at random."""
+    resized_crop: bool = False
+    """Cut windows of random area and shape out of images and scale them back, as ImageNet training does."""
+    flip: bool = False
+    """Mirror images at random."""
+    cutout: int = 0
+    """Side of a random square to blank in each image; 0 is off."""
+    mixup: float = 0.0
+    """Alpha of mixup's Beta distribution; 0 is off."""
+    precision: str = "32-true"
+    """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
+    channels_last: bool = False
+    evaluate_every: int = 0
+    """Epochs between measurements on the test set; 0 is at the end only."""
+    save_embeddings: int = 0
+    """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
+    seed: int = 0
+    """Of initial weights, batches and augmentation."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Data, model, training and method: one run."""
+
+    name: str
+    data: DataRecipe
+    model: ModelRecipe
+    train: TrainRecipe = TrainRecipe()
+    method: MethodRecipe = MethodRecipe()
+    description: str = ""
+
+    def with_method(self, name: str, options: Options | None = None) -> Recipe:
+        """This recipe with another method and nothing else changed."""
+        return dataclasses.replace(self, method=MethodRecipe(name, dict(options or {})))
+
+    def with_seed(self, seed: int) -> Recipe:
+        """This recipe with another seed of training; the data stay the same."""
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, seed=seed))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: a path, or the name of one that comes with the library.
+
+    >>> find_recipe("digits").name
+    'digits.toml'
+    """
+    if Path(name).is_file():
+        return Path(name)
+    here = Path(__file__).resolve()
+    folders = (here.parents[1] / "recipes", here.parents[4] / "recipes")  # in a wheel, in a checkout
+    known = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        raise FileNotFoundError(f"there is no file and no recipe {name!r}; {suggest(name, known)}")
+    return known[name]
+
+
+def load_recipe(path: Path, settings: Iterable[str] = ()) -> Recipe:
+    """Read a TOML file, and apply ``key=value`` settings such as ``train.epochs=5``."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+    return parse_recipe(_with_settings(table, settings))
+
+
+def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with ``key=value`` settings applied.
+
+    >>> recipe = Recipe("example", DataRecipe("digits"), ModelRecipe("mlp"))
+    >>> with_settings(recipe, ["train.epochs=5", "method.name=logit_adjusted"]).train.epochs
+    5
+    """
+    return parse_recipe(_with_settings(dataclasses.asdict(recipe), settings))
+
+
+def parse_recipe(table: Mapping[str, Any]) -> Recipe:
+    """A recipe from nested tables.
+
+    >>> parse_recipe({"name": "a", "data": {"source": "digits"}, "model": {"name": "mlp"}}).train.epochs
+    30
+    """
+    return _build(Recipe, table, "recipe")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe, every setting written out.
+
+    >>> recipe = Recipe("example", DataRecipe("digits"), ModelRecipe("mlp", {"hidden": [64]}))
+    >>> parse_recipe(tomllib.loads(to_toml(recipe))) == recipe
+    True
+    """
+    return "\n".join(_toml_lines(dataclasses.asdict(recipe), ())) + "\n"
+
+
+def differences(one: Recipe, other: Recipe) -> list[str]:
+    """The settings in which two recipes differ, as ``key: this -> that``.
+
+    >>> recipe = Recipe("example", DataRecipe("digits"), ModelRecipe("mlp"))
+    >>> differences(recipe, recipe.with_seed(1))
+    ['train.seed: 0 -> 1']
+    """
+    before, after = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
+    keys = [*before, *(key for key in after if key not in before)]
+    return [f"{k}: {before.get(k)} -> {after.get(k)}" for k in keys if before.get(k) != after.get(k)]
+
+
+T = TypeVar("T")
+
+
+def _build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table. Got {table!r}.")
+    hints = get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            raise ValueError(f"{where} has no setting {key!r}; {suggest(key, fields)}")
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in table and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{where} must set {missing[0]!r}.")
+    values = {name: _value(hints[name], table[name], _path(where, name)) for name in table}
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)  # type: ignore[arg-type]
+    if hint == Options:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where} must be a table. Got {value!r}.")
+        return dict(value)
+    if hint == tuple[float, ...]:
+        if not isinstance(value, list | tuple) or not all(_is_number(v) for v in value):
+            raise ValueError(f"{where} must be a list of numbers. Got {value!r}.")
+        return tuple(float(v) for v in value)
+    if hint is float and _is_number(value):
+        return float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{where} must be of type {hint.__name__}. Got {value!r}.")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _path(where: str, name: str) -> str:
+    return name if where == "recipe" else f"{where}.{name}"
+
+
+def _with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    result = {key: _copied(value) for key, value in table.items()}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ValueError(f"a setting must be key=value, such as train.epochs=5. Got {setting!r}.")
+        place = result
+        *parents, last = key.strip().split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"{setting!r}: {parent!r} is not a table.")
+        place[last] = _literal(text.strip())
+    return result
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _literal(text: str) -> Any:
+    """A TOML value; what is none is taken as a string, so that quotes are not needed."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            inner = (*path, key)
+            lines += ["", f"[{'.'.join(map(_toml_key, inner))}]", *_toml_lines(value, inner)]
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    is_bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if is_bare else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    raise TypeError(f"a recipe can't hold {value!r}.")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

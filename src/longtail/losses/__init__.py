@@ -1,0 +1,83 @@
+"""Losses: functions that return one value per sample, and modules that hold their buffers and take the mean."""
+
+from longtail.losses.centroids import Center, ClassCentroids, DroLt, center, dro_lt
+from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupled_hinge, decoupled_logistic
+from longtail.losses.elm import Pull, count_margin, probability_margin, pull
+from longtail.losses.focal import FocalLoss, focal_loss
+from longtail.losses.linear import (
+    LinearMarginCrossEntropy,
+    linear_margin_cross_entropy,
+    mean_linear_margin_cross_entropy,
+)
+from longtail.losses.memory import ClassMemory, Remembered, check_memory
+from longtail.losses.pairwise import (
+    HybridLoss,
+    RangeLoss,
+    SpreadOut,
+    SupervisedContrastive,
+    Triplet,
+    hybrid,
+    range_loss,
+    spread_out,
+    supervised_contrastive,
+    triplet,
+)
+from longtail.losses.sigmoid import (
+    BalancedSigmoid,
+    DistributionBalancedLoss,
+    MultilabelFunction,
+    MultilabelLoss,
+    asymmetric_loss,
+    balanced_sigmoid,
+    binary_cross_entropy,
+    binary_focal_loss,
+    distribution_balanced_loss,
+    sigmoid_offsets,
+)
+from longtail.losses.softmax import MarginCrossEntropy, margin_cross_entropy
+
+__all__ = [
+    "dro_lt",
+    "center",
+    "ClassCentroids",
+    "DroLt",
+    "Center",
+    "decoupled_logistic",
+    "decoupled_hinge",
+    "cosine_contrastive",
+    "DecoupledLoss",
+    "probability_margin",
+    "count_margin",
+    "pull",
+    "Pull",
+    "focal_loss",
+    "FocalLoss",
+    "linear_margin_cross_entropy",
+    "mean_linear_margin_cross_entropy",
+    "LinearMarginCrossEntropy",
+    "Remembered",
+    "ClassMemory",
+    "check_memory",
+    "spread_out",
+    "range_loss",
+    "supervised_contrastive",
+    "triplet",
+    "hybrid",
+    "SpreadOut",
+    "RangeLoss",
+    "SupervisedContrastive",
+    "Triplet",
+    "HybridLoss",
+    "sigmoid_offsets",
+    "balanced_sigmoid",
+    "BalancedSigmoid",
+    "binary_cross_entropy",
+    "binary_focal_loss",
+    "asymmetric_loss",
+    "distribution_balanced_loss",
+    "MultilabelFunction",
+    "MultilabelLoss",
+    "DistributionBalancedLoss",
+    "margin_cross_entropy",
+    "MarginCrossEntropy",
+]

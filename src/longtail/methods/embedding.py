@@ -1,0 +1,101 @@
+"""ELM as a method: a margin on logits, and one on embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from longtail import margins as margin_builders
+from longtail import weights as weight_builders
+from longtail.losses.elm import Pull, count_margin, probability_margin
+from longtail.losses.softmax import MarginCrossEntropy
+from longtail.margins import Margins
+from longtail.methods.plan import Phase
+from longtail.prior import ClassPrior
+
+__all__ = ["LOGIT_MARGINS", "elm", "ELM_SETTINGS"]
+
+
+LOGIT_MARGINS: Mapping[str, Callable[[ClassPrior], Margins]] = MappingProxyType(
+    {
+        "none": margin_builders.none,
+        "logit_adjusted": margin_builders.logit_adjusted,
+        "adaptive": margin_builders.adaptive,
+        "max_scaled_adaptive": margin_builders.max_scaled_adaptive,
+        "equalized": margin_builders.equalized,
+        "threshold_equalized": margin_builders.threshold_equalized,
+        "two_temperature": margin_builders.two_temperature,
+        "logit_adjusted_adaptive": margin_builders.logit_adjusted_adaptive,
+    }
+)
+"""Margins that ``elm`` can be combined with by name, with their default options."""
+
+
+def elm(
+    prior: ClassPrior,
+    strength: float = 0.01,
+    scale: float = 1.0,
+    exponent: float = 1.0,
+    by_count: bool = False,
+    memory: int = 0,
+    balanced: bool = False,
+    logit_margin: str = "logit_adjusted",
+) -> tuple[Phase, ...]:
+    """ELM: a margin on the logits, and one on the embeddings that pulls each class together, rare ones tighter.
+
+    Formula:
+        loss = log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])) + strength * Omega,
+        Omega = log(1 + sum_{x+} exp(||x - x+||^2 - alpha[y])), x+ the other samples of class y in the batch
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        strength: lambda, how much the pull counts.
+        scale: c in alpha[y] = c * pi[y]^a.
+        exponent: a.
+        by_count: whether alpha[y] = c * n[y]^a, from the number of samples instead of their share.
+        memory: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
+        balanced: whether every class counts the same in the pull, by weights 1 / (C * pi[y]); False is the paper's
+            method, in which a rare class counts as little as it has samples.
+        logit_margin: Delta, a name in ``LOGIT_MARGINS``. In Python, any ``MarginCrossEntropy`` with any
+            ``regularizers.Pull`` in a ``Phase`` does the same.
+
+    The paper's settings are in ``ELM_SETTINGS``: CIFAR-10-LT strength 0.01, alpha = pi; CIFAR-100-LT and iNaturalist
+    0.01, alpha = sqrt(n); ImageNet-LT 0.001, alpha = 10 sqrt(pi).
+
+    Use when:
+        Embeddings serve for more than this classifier (search, nearest means), or rare classes are diffuse in them.
+    Avoid when:
+        There is no encoder to train: on fixed features the pull has nothing to move. Where batches hold one sample of
+        most classes, the pull is 0 without a ``memory``.
+    Equals:
+        ``logit_adjusted`` at strength = 0.
+
+    >>> (phase,) = elm(ClassPrior.from_counts([90, 10]))
+    >>> phase.strength, phase.regularizer.margin
+    (0.01, tensor([0.9000, 0.1000]))
+
+    Deviates:
+        The sum over the training set is one over the batch; memory and weights are additions. See
+        ``longtail.losses.pull``.
+
+    Reference:
+        Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4), appendix A.2.
+    """
+    if logit_margin not in LOGIT_MARGINS:
+        raise ValueError(f"elm: logit_margin must be one of {', '.join(LOGIT_MARGINS)}. Got {logit_margin!r}.")
+    margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
+    loss = MarginCrossEntropy(LOGIT_MARGINS[logit_margin](prior))
+    weights = weight_builders.balanced(prior) if balanced else None
+    return (Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),)
+
+
+ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "cifar10_lt": {"strength": 0.01, "scale": 1.0, "exponent": 1.0},
+        "cifar100_lt": {"strength": 0.01, "scale": 1.0, "exponent": 0.5, "by_count": True},
+        "imagenet_lt": {"strength": 0.001, "scale": 10.0, "exponent": 0.5},
+        "inaturalist2018": {"strength": 0.01, "scale": 1.0, "exponent": 0.5, "by_count": True},
+    }
+)
+"""Options of ``elm`` that its paper uses, by data set (appendix A.2)."""

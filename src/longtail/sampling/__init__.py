@@ -1,0 +1,45 @@
+"""Samplers: which samples an epoch has, and how often."""
+
+from longtail.sampling.base import ClassIndex, Draws, EpochSampler, in_chunks
+from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
+from longtail.sampling.classes import (
+    ClassBalancedSampler,
+    InstanceSampler,
+    ProgressiveSampler,
+    SquareRootSampler,
+    TargetSampler,
+)
+from longtail.sampling.hyper_gradients import (
+    HeadRecord,
+    linear_hyper_gradients,
+    network_hyper_gradients,
+    recording,
+    sgd_step_size,
+)
+from longtail.sampling.meta_reweighter import MetaReweighter
+from longtail.sampling.meta_sampler import MetaSampler
+from longtail.sampling.samples import RepeatFactorSampler, UndersamplingSampler
+
+__all__ = [
+    "Draws",
+    "EpochSampler",
+    "ClassIndex",
+    "in_chunks",
+    "draw_classes",
+    "straight_through_gradient",
+    "ClassRates",
+    "InstanceSampler",
+    "ClassBalancedSampler",
+    "SquareRootSampler",
+    "ProgressiveSampler",
+    "TargetSampler",
+    "sgd_step_size",
+    "linear_hyper_gradients",
+    "network_hyper_gradients",
+    "HeadRecord",
+    "recording",
+    "MetaReweighter",
+    "MetaSampler",
+    "RepeatFactorSampler",
+    "UndersamplingSampler",
+]
