@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from longtail._core.numerics import unit_vectors
 
-__all__ = ["cosine_logits", "CosineLinear", "ScaledLinear", "fresh_head", "scaled_head"]
+__all__ = ["cosine_logits", "linear_form", "CosineLinear", "ScaledLinear", "fresh_head", "scaled_head"]
 
 
 def cosine_logits(x: Tensor, weight: Tensor, scale: float = 30.0) -> Tensor:
@@ -117,6 +117,19 @@ class ScaledLinear(nn.Module):
         """[N, C] logits of embeddings x [N, D]."""
         logits: Tensor = self.linear(x)
         return logits * self.scale
+
+
+def linear_form(head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings [N, D] and class vectors [C, D] whose inner products, with the head's bias, are its logits.
+
+    >>> linear_form(CosineLinear(4, 3, scale=2.0), torch.ones(1, 4))[0].norm().round()
+    tensor(2., grad_fn=<RoundBackward0>)
+    """
+    if isinstance(head, CosineLinear):
+        return head.scale * unit_vectors(x), unit_vectors(head.weight)
+    if isinstance(head, nn.Linear | ScaledLinear):
+        return x, head.weight
+    raise TypeError(f"a loss on embeddings needs a linear or a cosine head. Got {type(head).__name__}.")
 
 
 def fresh_head(head: nn.Module) -> nn.Module:

@@ -8,7 +8,9 @@ vectors of length C carry it, margins add, and a named method is a few lines.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 from longtail.prior import ClassPrior
 
 __all__ = [
+    "BUILDERS",
     "Margins",
     "adaptive",
     "equalized",
@@ -332,6 +335,21 @@ def logit_adjusted_adaptive(prior: ClassPrior, tau: float = 1.0, scale: float = 
         Menon et al., "Long-tail learning via logit adjustment", section 6.2.
     """
     return logit_adjusted(prior, tau) + adaptive(prior, scale)
+
+
+BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
+    {
+        "none": none,
+        "logit_adjusted": logit_adjusted,
+        "adaptive": adaptive,
+        "max_scaled_adaptive": max_scaled_adaptive,
+        "equalized": equalized,
+        "threshold_equalized": threshold_equalized,
+        "two_temperature": two_temperature,
+        "logit_adjusted_adaptive": logit_adjusted_adaptive,
+    }
+)
+"""Every margin by its name: prior, **options -> margins."""
 
 
 def is_consistent(

@@ -373,10 +373,11 @@ class MaskedLoss(nn.Module):
         value = self.loss(logits, target, mask=mask)
         return value
 
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> dict[str, list[float | None]]:
         """Adapt the ratios to the epoch that ends."""
         self.masking.adapt()
         self._generator = None
+        return {"positive_ratios": [round(r, 6) if r == r else None for r in self.masking.ratio.tolist()]}
 
     def _epoch_generator(self, device: torch.device) -> torch.Generator:
         if self._generator is None or self._generator.device != device:

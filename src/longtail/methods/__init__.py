@@ -1,28 +1,46 @@
-"""Named methods: what to train with, phase by phase, and what to do with the trained model."""
+"""Named methods: what to train with, phase by phase, and what to do with the trained model.
 
-from longtail.methods.embedding import ELM_SETTINGS, LOGIT_MARGINS, elm
-from longtail.methods.plan import Phase
+``METHODS`` is the one table. A method of your own is a function from a prior and options to a ``Plan`` or a loss:
+``make_method`` wraps it, and a recipe names it as ``my_file.py:my_function``.
+"""
+
+from longtail.methods.custom import load_method, make_method
+from longtail.methods.embedding import ELM_SETTINGS, elm
+from longtail.methods.meta import RateLearner, WeightLearner, balanced_meta_softmax, meta_reweighted
+from longtail.methods.method import Method
+from longtail.methods.plan import Learner, Phase, Plan, margin_plan, takes_embeddings
+from longtail.methods.sampled import DISTRIBUTIONS, WEIGHTINGS, sampled_softmax
 from longtail.methods.schedules import (
-    balanced_meta_softmax,
     class_balanced_sampling,
     classifier_retraining,
     decoupled,
     defer,
     deferred_resampling,
     deferred_reweighting,
+    ldam_drw,
     learned_weight_scaling,
     progressive_sampling,
     retrained_balanced_softmax,
     square_root_sampling,
 )
-from longtail.methods.table import METHODS, Method, get_method
+from longtail.methods.table import METHODS, get_method
 
 __all__ = [
-    "LOGIT_MARGINS",
-    "elm",
-    "ELM_SETTINGS",
+    "METHODS",
+    "Method",
+    "get_method",
+    "make_method",
+    "load_method",
+    "Plan",
     "Phase",
+    "Learner",
+    "margin_plan",
+    "takes_embeddings",
+    "DISTRIBUTIONS",
+    "WEIGHTINGS",
+    "sampled_softmax",
     "deferred_reweighting",
+    "ldam_drw",
     "defer",
     "deferred_resampling",
     "class_balanced_sampling",
@@ -33,7 +51,9 @@ __all__ = [
     "retrained_balanced_softmax",
     "decoupled",
     "balanced_meta_softmax",
-    "Method",
-    "get_method",
-    "METHODS",
+    "meta_reweighted",
+    "RateLearner",
+    "WeightLearner",
+    "elm",
+    "ELM_SETTINGS",
 ]

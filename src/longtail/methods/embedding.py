@@ -1,35 +1,22 @@
-"""ELM as a method: a margin on logits, and one on embeddings."""
+"""Methods that regularize embeddings: ELM, and the losses it is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch import nn
+
+from longtail import losses
 from longtail import margins as margin_builders
 from longtail import weights as weight_builders
-from longtail.losses.elm import Pull, count_margin, probability_margin
-from longtail.losses.softmax import MarginCrossEntropy
-from longtail.margins import Margins
-from longtail.methods.plan import Phase
+from longtail._core.suggestions import look_up
+from longtail.losses import MarginCrossEntropy, Pull, count_margin, probability_margin
+from longtail.methods.plan import Phase, Plan
 from longtail.prior import ClassPrior
 
-__all__ = ["LOGIT_MARGINS", "elm", "ELM_SETTINGS"]
-
-
-LOGIT_MARGINS: Mapping[str, Callable[[ClassPrior], Margins]] = MappingProxyType(
-    {
-        "none": margin_builders.none,
-        "logit_adjusted": margin_builders.logit_adjusted,
-        "adaptive": margin_builders.adaptive,
-        "max_scaled_adaptive": margin_builders.max_scaled_adaptive,
-        "equalized": margin_builders.equalized,
-        "threshold_equalized": margin_builders.threshold_equalized,
-        "two_temperature": margin_builders.two_temperature,
-        "logit_adjusted_adaptive": margin_builders.logit_adjusted_adaptive,
-    }
-)
-"""Margins that ``elm`` can be combined with by name, with their default options."""
+__all__ = ["ELM_SETTINGS", "elm"]
 
 
 def elm(
@@ -41,7 +28,7 @@ def elm(
     memory: int = 0,
     balanced: bool = False,
     logit_margin: str = "logit_adjusted",
-) -> tuple[Phase, ...]:
+) -> Plan:
     """ELM: a margin on the logits, and one on the embeddings that pulls each class together, rare ones tighter.
 
     Formula:
@@ -57,8 +44,8 @@ def elm(
         memory: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
         balanced: whether every class counts the same in the pull, by weights 1 / (C * pi[y]); False is the paper's
             method, in which a rare class counts as little as it has samples.
-        logit_margin: Delta, a name in ``LOGIT_MARGINS``. In Python, any ``MarginCrossEntropy`` with any
-            ``regularizers.Pull`` in a ``Phase`` does the same.
+        logit_margin: Delta, a name in ``longtail.margins.BUILDERS``. In Python, any ``MarginCrossEntropy`` with any
+            ``losses.Pull`` in a ``Phase`` does the same.
 
     The paper's settings are in ``ELM_SETTINGS``: CIFAR-10-LT strength 0.01, alpha = pi; CIFAR-100-LT and iNaturalist
     0.01, alpha = sqrt(n); ImageNet-LT 0.001, alpha = 10 sqrt(pi).
@@ -71,7 +58,7 @@ def elm(
     Equals:
         ``logit_adjusted`` at strength = 0.
 
-    >>> (phase,) = elm(ClassPrior.from_counts([90, 10]))
+    >>> (phase,) = elm(ClassPrior.from_counts([90, 10])).phases
     >>> phase.strength, phase.regularizer.margin
     (0.01, tensor([0.9000, 0.1000]))
 
@@ -82,12 +69,11 @@ def elm(
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4), appendix A.2.
     """
-    if logit_margin not in LOGIT_MARGINS:
-        raise ValueError(f"elm: logit_margin must be one of {', '.join(LOGIT_MARGINS)}. Got {logit_margin!r}.")
+    build_margins = look_up(margin_builders.BUILDERS, logit_margin, "elm: logit_margin")
     margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
-    loss = MarginCrossEntropy(LOGIT_MARGINS[logit_margin](prior))
+    loss = MarginCrossEntropy(build_margins(prior))
     weights = weight_builders.balanced(prior) if balanced else None
-    return (Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),)
+    return Plan((Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),))
 
 
 ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -99,3 +85,43 @@ ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Options of ``elm`` that its paper uses, by data set (appendix A.2)."""
+
+
+def dro_lt(prior: ClassPrior, strength: float = 0.01, scale: float = 1.0, momentum: float = 0.9) -> Plan:
+    """DRO-LT beside cross-entropy."""
+    margin = count_margin(prior, scale, exponent=-0.5)
+    return _regularize(losses.DroLt(margin, momentum), strength)
+
+
+def center_loss(prior: ClassPrior, strength: float = 0.003, momentum: float = 0.9) -> Plan:
+    """Center loss beside cross-entropy."""
+    return _regularize(losses.Center(prior.num_classes, momentum), strength)
+
+
+def spread_out(prior: ClassPrior, strength: float = 1.0) -> Plan:
+    """Spread-out regularization beside cross-entropy."""
+    return _regularize(losses.SpreadOut(), strength)
+
+
+def range_loss(prior: ClassPrior, strength: float = 0.01, margin: float = 10.0) -> Plan:
+    """Range loss beside cross-entropy."""
+    return _regularize(losses.RangeLoss(margin), strength)
+
+
+def supervised_contrastive(prior: ClassPrior, strength: float = 0.1, temperature: float = 0.1) -> Plan:
+    """Supervised contrastive loss beside cross-entropy."""
+    return _regularize(losses.SupervisedContrastive(temperature), strength)
+
+
+def triplet(prior: ClassPrior, strength: float = 0.01, margin: float = 1.0) -> Plan:
+    """Triplet loss beside cross-entropy."""
+    return _regularize(losses.Triplet(margin), strength)
+
+
+def hybrid(prior: ClassPrior, strength: float = 0.1) -> Plan:
+    """Hybrid contrastive learning: both parts see logits."""
+    return Plan((Phase(losses.HybridLoss(strength)),))
+
+
+def _regularize(regularizer: nn.Module, strength: float) -> Plan:
+    return Plan((Phase(MarginCrossEntropy(), regularizer=regularizer, strength=strength),))

@@ -1,30 +1,71 @@
-"""Phases: the stretches of training that a method is made of."""
+"""Plan: what a method does, as data. Phases of training, the head they need, and what is done to the trained model.
+
+Any training loop can follow a plan; ``longtail.lab.training`` does.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
+from longtail.losses.softmax import MarginCrossEntropy
+from longtail.margins import Margins
 from longtail.sampling.classes import ClassBalancedSampler, InstanceSampler
-from longtail.sampling.meta_sampler import MetaSampler
 
-__all__ = ["Phase"]
-
+__all__ = [
+    "Learner",
+    "Phase",
+    "Plan",
+    "class_balanced_sampler",
+    "instance_sampler",
+    "margin_plan",
+    "takes_embeddings",
+]
 
 SamplerFactory = Callable[[Tensor, int, int], Sampler[int]]
 """labels [N], seed, epochs of the phase -> a sampler of indices."""
 
+HeadBuilder = Callable[[int, int], nn.Module]
+"""Length of an embedding, number of classes -> a head."""
 
-LearningSamplerFactory = Callable[[Tensor, int], MetaSampler]
-"""labels [N], seed -> a sampler that learns while the phase goes on."""
+
+class Learner(Protocol):
+    """What a phase learns beside the model: how to draw batches, or how to weight their losses.
+
+    After each step of the head it is told how a loss on a class-balanced set, ``draw_meta``, depends on the weight of
+    each sample of the batch.
+    """
+
+    def draw_epoch(self, batch_size: int) -> tuple[Iterator[int], int] | None:
+        """Indices for an epoch, drawn batch by batch, and how many they are; None: the phase's sampler draws."""
+
+    def draw_meta(self) -> Tensor:
+        """Indices of a class-balanced set."""
+
+    def learn(self, hyper_gradients: Tensor, target: Tensor) -> None:
+        """Take in [N] d meta loss / d weight of each sample of the last batch."""
+
+    def summary(self) -> dict[str, Any]:
+        """What to write down after an epoch, as JSON values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where learning is."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``."""
+
+
+LearnerFactory = Callable[[Tensor, int], Learner]
+"""labels [N], seed -> a learner for one phase."""
 
 
 def instance_sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
-    """Every sample once an epoch, in a new order."""
+    """Every sample once per epoch, in a new order."""
     return InstanceSampler(labels, seed=seed)
 
 
@@ -35,7 +76,12 @@ def class_balanced_sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[in
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one loss, one sampler, and either the whole model or a new head to train."""
+    """A stretch of training with one loss, one sampler, and either the whole model or a new head to train.
+
+    A loss takes logits [N, C] and target; one with ``takes_embeddings = True`` takes embeddings [N, D], the head's
+    weight [C, D], target, and the head's bias [C] or None. A loss or regularizer that has ``end_epoch()`` is called
+    after each epoch, and may return what to write down of it, as JSON values.
+    """
 
     loss: nn.Module
     sampler: SamplerFactory = instance_sampler
@@ -43,18 +89,72 @@ class Phase:
     """Its length as a share of the epochs that training is planned for."""
     new_head: Callable[[nn.Module], nn.Module] | None = None
     """Old head -> the head to train from here on, on a frozen encoder, with a learning-rate schedule of its own.
-    None: the whole model goes on."""
-    learning_sampler: LearningSamplerFactory | None = None
-    """Draws the batches in place of ``sampler``, and learns from each step of the new head."""
+    None: the whole model is trained on."""
+    learner: LearnerFactory | None = None
+    """Learns from each step of the new head."""
     regularizer: nn.Module | None = None
-    """Embeddings [N, D], labels [N] -> a scalar, added to the loss times ``strength``."""
+    """Embeddings [N, D], target [N] -> a scalar, added to the loss times ``strength``."""
     strength: float = 0.0
     """How much the regularizer counts."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and self.strength >= 0):
             raise ValueError(f"Phase: strength must be a finite number of at least 0. Got {self.strength}.")
-        if self.learning_sampler is not None and self.new_head is None:
-            raise ValueError("Phase: a learning_sampler must have a new_head to learn from. Got none.")
+        if self.learner is not None and self.new_head is None:
+            raise ValueError("Phase: a learner must have a new_head to learn from. Got none.")
         if not (math.isfinite(self.share) and self.share > 0):
             raise ValueError(f"Phase: share must be above 0. Got {self.share}.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a method does for one prior and one choice of options.
+
+    >>> plan = Plan((Phase(MarginCrossEntropy()),))
+    >>> plan.loss(torch.zeros(2, 3), torch.tensor([0, 1])).shape
+    torch.Size([])
+    """
+
+    phases: tuple[Phase, ...]
+    """What to train with, one after the other."""
+    head: HeadBuilder | None = None
+    """The head that the losses are meant for; None: any."""
+    adjust_logits: Callable[[Tensor], Tensor] | None = None
+    """Logits [N, C] of the trained model -> those to predict with."""
+    adjust_head: Callable[[nn.Module], None] | None = None
+    """Changes the head of the trained model in place."""
+    margins: Margins | None = None
+    """Margins of the loss that the method minimizes, or stands for; None: no margin loss, or no margins."""
+    class_weights: Tensor | None = None
+    """[C] weights of that loss; None is 1."""
+    is_margin_loss: bool = False
+    """Whether margins and class weights say all about it, so that Theorem 1 can be asked."""
+    is_consistent: bool | None = None
+    """Whether it is Fisher consistent for the balanced error, where Theorem 1 does not say; None: not known."""
+
+    @property
+    def loss(self) -> nn.Module:
+        """The loss of a plan with one phase."""
+        if len(self.phases) != 1:
+            raise ValueError(f"Plan: there is one loss only where there is one phase. Got {len(self.phases)} phases.")
+        return self.phases[0].loss
+
+    @property
+    def is_posthoc(self) -> bool:
+        """Whether it does something to the trained model."""
+        return self.adjust_logits is not None or self.adjust_head is not None
+
+
+def margin_plan(margins: Margins | None = None, class_weights: Tensor | None = None) -> Plan:
+    """The plan that is one margin loss from start to end."""
+    phase = Phase(MarginCrossEntropy(margins, class_weights))
+    return Plan((phase,), margins=margins, class_weights=class_weights, is_margin_loss=True)
+
+
+def takes_embeddings(loss: nn.Module) -> bool:
+    """Whether a loss takes embeddings and the head's weight in place of logits.
+
+    >>> takes_embeddings(MarginCrossEntropy())
+    False
+    """
+    return bool(getattr(loss, "takes_embeddings", False))

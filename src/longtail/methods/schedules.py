@@ -1,22 +1,25 @@
-"""Methods in phases: deferred re-weighting and re-sampling, and decoupled training."""
+"""Methods in phases: deferred re-weighting and re-sampling, and decoupled training. Each function returns a plan."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from longtail import margins as margin_builders
 from longtail import weights as weight_builders
-from longtail.heads import fresh_head, scaled_head
+from longtail.heads import CosineLinear, fresh_head, scaled_head
 from longtail.losses.softmax import MarginCrossEntropy
 from longtail.margins import Margins
-from longtail.methods.plan import Phase, SamplerFactory, class_balanced_sampler, instance_sampler
+from longtail.methods.plan import HeadBuilder, Phase, Plan, SamplerFactory, class_balanced_sampler, instance_sampler
 from longtail.prior import ClassPrior
 from longtail.sampling.classes import ProgressiveSampler, SquareRootSampler, TargetSampler
-from longtail.sampling.meta_sampler import MetaSampler
 
 __all__ = [
     "deferred_reweighting",
+    "ldam_drw",
     "defer",
     "deferred_resampling",
     "class_balanced_sampling",
@@ -26,13 +29,10 @@ __all__ = [
     "learned_weight_scaling",
     "retrained_balanced_softmax",
     "decoupled",
-    "balanced_meta_softmax",
 ]
 
 
-def deferred_reweighting(
-    prior: ClassPrior, scale: float = 1.0, beta: float = 0.9999, start: float = 0.8
-) -> tuple[Phase, ...]:
+def deferred_reweighting(prior: ClassPrior, scale: float = 1.0, beta: float = 0.9999, start: float = 0.8) -> Plan:
     """Adaptive margin throughout, class-balanced weights only in the last part: LDAM-DRW's schedule.
 
     Formula:
@@ -51,12 +51,11 @@ def deferred_reweighting(
     Equals:
         ``adaptive`` as start tends to 1.
 
-    >>> [phase.share for phase in deferred_reweighting(ClassPrior.from_counts([9, 1]))]
+    >>> [phase.share for phase in deferred_reweighting(ClassPrior.from_counts([9, 1])).phases]
     [0.8, 0.2]
 
     Deviates:
-        LDAM computes the margin on cosine logits and at its own scale; with such a head pass ``max_scaled_adaptive``
-        margins to ``defer``.
+        LDAM computes the margin on cosine logits and at its own scale: see ``ldam_drw``.
 
     Reference:
         Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", algorithm 1.
@@ -64,20 +63,57 @@ def deferred_reweighting(
     return defer(margin_builders.adaptive(prior, scale), weight_builders.effective_number(prior, beta), start)
 
 
-def defer(margins: Margins | None, weights: Tensor, start: float) -> tuple[Phase, ...]:
-    """Two phases with the same margins; ``weights`` [C] count from ``start`` on.
+def ldam_drw(
+    prior: ClassPrior, largest: float = 0.5, logit_scale: float = 30.0, beta: float = 0.9999, start: float = 0.8
+) -> Plan:
+    """LDAM-DRW as its authors train it: a cosine head, their margin at its scale, weights in the last part.
 
-    >>> len(defer(None, torch.ones(3), 0.5))
+    Formula:
+        f[y] = logit_scale * cosine(x, w[y]); Delta[y, y'] = logit_scale * largest * (n[y] / min n)^(-1/4);
+        alpha = 1 before ``start``, effective-number weights after
+
+    Args:
+        prior: the class counts; every class needs samples.
+        largest: the margin of the rarest class, as a cosine.
+        logit_scale: largest possible logit of the head, and factor on the margin.
+        beta: of the effective number.
+        start: the share of training after which weights count.
+
+    Use when:
+        The published LDAM-DRW is to be compared with, or embeddings are searched by cosine.
+    Avoid when:
+        Training is too short for two parts.
+    Equals:
+        ``max_scaled_adaptive`` on a cosine head as start tends to 1.
+
+    >>> plan = ldam_drw(ClassPrior.from_counts([9, 1]))
+    >>> plan.head(4, 2), [phase.share for phase in plan.phases]
+    (CosineLinear(in_features=4, num_classes=2, scale=30), [0.8, 0.2])
+
+    Reference:
+        Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", eq. (13) and
+        algorithm 1; the scale as in the authors' code.
+    """
+    margins = margin_builders.max_scaled_adaptive(prior, largest, logit_scale)
+    class_weights = weight_builders.effective_number(prior, beta)
+    return defer(margins, class_weights, start, partial(CosineLinear, scale=logit_scale))
+
+
+def defer(margins: Margins | None, class_weights: Tensor, start: float, head: HeadBuilder | None = None) -> Plan:
+    """Two phases with the same margins; ``class_weights`` [C] count from ``start`` on.
+
+    >>> len(defer(None, torch.ones(3), 0.5).phases)
     2
     """
     before, after = _split_at(start)
-    return (
+    phases = (
         Phase(MarginCrossEntropy(margins), share=before),
-        Phase(MarginCrossEntropy(margins, weights), share=after),
+        Phase(MarginCrossEntropy(margins, class_weights), share=after),
     )
+    return Plan(phases, head)
 
 
-def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> tuple[Phase, ...]:
+def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> Plan:
     """Plain cross-entropy, with class-balanced sampling only in the last part.
 
     Formula:
@@ -94,7 +130,7 @@ def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> tuple[Phase, .
     Equals:
         ``class_balanced_sampling`` as start tends to 0.
 
-    >>> [phase.share for phase in deferred_resampling(ClassPrior.from_counts([9, 1]), start=0.5)]
+    >>> [phase.share for phase in deferred_resampling(ClassPrior.from_counts([9, 1]), start=0.5).phases]
     [0.5, 0.5]
 
     Reference:
@@ -102,10 +138,10 @@ def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> tuple[Phase, .
     """
     before, after = _split_at(start)
     loss = MarginCrossEntropy()
-    return Phase(loss, share=before), Phase(loss, class_balanced_sampler, share=after)
+    return Plan((Phase(loss, share=before), Phase(loss, class_balanced_sampler, share=after)))
 
 
-def class_balanced_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+def class_balanced_sampling(prior: ClassPrior) -> Plan:
     """Plain cross-entropy on batches in which every class is drawn equally often.
 
     Formula:
@@ -121,16 +157,16 @@ def class_balanced_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     Equals:
         ``balanced_loss`` in expectation.
 
-    >>> len(class_balanced_sampling(ClassPrior.from_counts([9, 1])))
+    >>> len(class_balanced_sampling(ClassPrior.from_counts([9, 1])).phases)
     1
 
     Reference:
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", section 3, q = 0.
     """
-    return (Phase(MarginCrossEntropy(), class_balanced_sampler),)
+    return Plan((Phase(MarginCrossEntropy(), class_balanced_sampler),))
 
 
-def square_root_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+def square_root_sampling(prior: ClassPrior) -> Plan:
     """Plain cross-entropy on batches in which a class is drawn in proportion to the root of its count.
 
     Formula:
@@ -146,16 +182,16 @@ def square_root_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     Equals:
         ``power_weighted`` with exponent 0.5 in expectation.
 
-    >>> len(square_root_sampling(ClassPrior.from_counts([9, 1])))
+    >>> len(square_root_sampling(ClassPrior.from_counts([9, 1])).phases)
     1
 
     Reference:
         Kang et al. (2020), section 3, q = 1/2.
     """
-    return (Phase(MarginCrossEntropy(), lambda labels, seed, epochs: SquareRootSampler(labels, seed=seed)),)
+    return Plan((Phase(MarginCrossEntropy(), lambda labels, seed, epochs: SquareRootSampler(labels, seed=seed)),))
 
 
-def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
+def progressive_sampling(prior: ClassPrior) -> Plan:
     """Plain cross-entropy on batches that move from the data's distribution to a balanced one over training.
 
     Formula:
@@ -171,21 +207,20 @@ def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     Equals:
         Nearly ``class_balanced_sampling`` in its last epochs.
 
-    >>> len(progressive_sampling(ClassPrior.from_counts([9, 1])))
+    >>> len(progressive_sampling(ClassPrior.from_counts([9, 1])).phases)
     1
 
     Reference:
         Kang et al. (2020), section 3, eq. (2).
     """
-    return (
-        Phase(
-            MarginCrossEntropy(),
-            lambda labels, seed, epochs: ProgressiveSampler(labels, num_epochs=epochs, seed=seed),
-        ),
-    )
+
+    def sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
+        return ProgressiveSampler(labels, num_epochs=epochs, seed=seed)
+
+    return Plan((Phase(MarginCrossEntropy(), sampler),))
 
 
-def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> tuple[Phase, ...]:
+def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> Plan:
     """cRT: features by plain training, then a new head on frozen features with class-balanced sampling.
 
     Formula:
@@ -203,17 +238,17 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> tuple[Phase,
     Equals:
         ``cross_entropy`` in stage one.
 
-    >>> [phase.share for phase in classifier_retraining(ClassPrior.from_counts([9, 1]))]
+    >>> [phase.share for phase in classifier_retraining(ClassPrior.from_counts([9, 1])).phases]
     [1.0, 0.5]
 
     Reference:
         Kang et al. (2020), section 4.1 (cRT).
     """
     loss = MarginCrossEntropy()
-    return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=fresh_head)
+    return Plan((Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=fresh_head)))
 
 
-def learned_weight_scaling(prior: ClassPrior, share: float = 0.5) -> tuple[Phase, ...]:
+def learned_weight_scaling(prior: ClassPrior, share: float = 0.5) -> Plan:
     """LWS: features and head by plain training, then only the lengths of the class vectors, class-balanced.
 
     Formula:
@@ -231,17 +266,17 @@ def learned_weight_scaling(prior: ClassPrior, share: float = 0.5) -> tuple[Phase
     Equals:
         ``weight_normalized`` where scale[y] = 1 / ||w[y]||^tau.
 
-    >>> [phase.share for phase in learned_weight_scaling(ClassPrior.from_counts([9, 1]))]
+    >>> [phase.share for phase in learned_weight_scaling(ClassPrior.from_counts([9, 1])).phases]
     [1.0, 0.5]
 
     Reference:
         Kang et al. (2020), section 4.2 (LWS).
     """
     loss = MarginCrossEntropy()
-    return Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=scaled_head)
+    return Plan((Phase(loss), Phase(loss, class_balanced_sampler, share, new_head=scaled_head)))
 
 
-def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float = 0.5) -> tuple[Phase, ...]:
+def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float = 0.5) -> Plan:
     """Features by plain training, then a new head on frozen features with balanced softmax.
 
     Formula:
@@ -260,14 +295,14 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
     Equals:
         For a head trained to convergence without regularization, post-hoc adjustment of stage one's head.
 
-    >>> [phase.share for phase in retrained_balanced_softmax(ClassPrior.from_counts([9, 1]))]
+    >>> [phase.share for phase in retrained_balanced_softmax(ClassPrior.from_counts([9, 1])).phases]
     [1.0, 0.5]
 
     Reference:
         Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement: softmax features, balanced softmax head.
     """
     second = MarginCrossEntropy(margin_builders.logit_adjusted(prior, tau))
-    return Phase(MarginCrossEntropy()), Phase(second, share=share, new_head=fresh_head)
+    return Plan((Phase(MarginCrossEntropy()), Phase(second, share=share, new_head=fresh_head)))
 
 
 def decoupled(
@@ -277,7 +312,7 @@ def decoupled(
     tau: float = 1.0,
     power: float = 1.0,
     share: float = 0.5,
-) -> tuple[Phase, ...]:
+) -> Plan:
     """Features one way, then a new head on frozen features another way: any two strengths of margin and sampling.
 
     Formula:
@@ -299,70 +334,20 @@ def decoupled(
     Equals:
         ``classifier_retraining`` at tau = power = 0; ``retrained_balanced_softmax`` as it stands.
 
-    >>> [phase.share for phase in decoupled(ClassPrior.from_counts([9, 1]), feature_tau=1.0, tau=0.0, power=0.0)]
+    >>> plan = decoupled(ClassPrior.from_counts([9, 1]), feature_tau=1.0, tau=0.0, power=0.0)
+    >>> [phase.share for phase in plan.phases]
     [1.0, 0.5]
 
     Reference:
         Ren et al., "Balanced Meta-Softmax", Table 3 of the supplement.
     """
-    first, second = (MarginCrossEntropy(_adjustment(prior, strength)) for strength in (feature_tau, tau))
-    return (
-        Phase(first, _power_sampler(prior, feature_power)),
-        Phase(second, _power_sampler(prior, power), share, new_head=fresh_head),
-    )
+    first, second = (MarginCrossEntropy(adjustment(prior, strength)) for strength in (feature_tau, tau))
+    features = Phase(first, _power_sampler(prior, feature_power))
+    return Plan((features, Phase(second, _power_sampler(prior, power), share, new_head=fresh_head)))
 
 
-def balanced_meta_softmax(
-    prior: ClassPrior,
-    tau: float = 1.0,
-    share: float = 0.5,
-    rate_learning_rate: float = 0.01,
-    meta_size: int = 512,
-) -> tuple[Phase, ...]:
-    """BALMS: features by plain training, then a head by balanced softmax, on batches whose class rates are learned.
-
-    Formula:
-        stage two: Delta[y, y'] = tau * log(pi[y'] / pi[y]), class y drawn in proportion to n[y] * rate[y]; the rates
-        follow the gradient of a class-balanced loss through each step of the head
-
-    Args:
-        prior: the class counts; every class needs samples or smoothing.
-        tau: strength of the adjustment in stage two; 0 is the meta sampler with plain softmax.
-        share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
-            short one needs more.
-        rate_learning_rate: Adam's, for the rates.
-        meta_size: samples of the class-balanced set that judges each step.
-
-    Use when:
-        ``retrained_balanced_softmax`` sees too few rare samples, and class-balanced sampling on top of it too many.
-    Avoid when:
-        Stage two is a few steps: the rates need some hundred to move. It needs SGD, which takes linear steps.
-    Equals:
-        ``retrained_balanced_softmax``, but drawing with replacement, as rate_learning_rate tends to 0.
-
-    >>> [phase.learning_sampler is None for phase in balanced_meta_softmax(ClassPrior.from_counts([9, 1]))]
-    [True, False]
-
-    Deviates:
-        See ``longtail.sampling.MetaSampler``.
-
-    Reference:
-        Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.1, C.3.
-    """
-
-    def learning_sampler(labels: Tensor, seed: int) -> MetaSampler:
-        return MetaSampler(
-            labels, prior.num_classes, meta_size=meta_size, learning_rate=rate_learning_rate, seed=seed
-        )
-
-    second = MarginCrossEntropy(_adjustment(prior, tau))
-    return (
-        Phase(MarginCrossEntropy()),
-        Phase(second, share=share, new_head=fresh_head, learning_sampler=learning_sampler),
-    )
-
-
-def _adjustment(prior: ClassPrior, tau: float) -> Margins | None:
+def adjustment(prior: ClassPrior, tau: float) -> Margins | None:
+    """The margins of logit adjustment; None at tau = 0, so that a class without samples does no harm."""
     return None if tau == 0 else margin_builders.logit_adjusted(prior, tau)
 
 

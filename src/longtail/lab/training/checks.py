@@ -1,14 +1,22 @@
-"""Checks of a recipe before anything is loaded or trained."""
+"""Checks of a recipe before anything is loaded or trained, and of what it means for its data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from longtail._core.suggestions import check_options, look_up, suggest
+from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
 from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
-from longtail.lab.training.recipe import Recipe
-from longtail.methods.table import get_method
+from longtail.lab.training.recipe import Recipe, TrainRecipe
+from longtail.methods import METHODS, Method, Plan, get_method
+from longtail.prior import ClassPrior
 
-__all__ = ["check_recipe"]
+__all__ = ["check_data", "check_recipe"]
+
+PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}
+"""What a learner needs: steps of SGD on one batch, linear in its samples."""
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -17,12 +25,32 @@ def check_recipe(recipe: Recipe) -> None:
     check_options(source, recipe.data.options, "data.options")
     if recipe.data.profile != "none":
         look_up(PROFILES, recipe.data.profile, "data.profile")
+    _check_train(recipe.train)
     method = get_method(recipe.method.name)
-    known = method.options
-    for name in recipe.method.options:
-        if name not in known:
-            raise ValueError(f"method.options has no setting {name!r}; {suggest(name, known)}")
-    settings = recipe.train
+    _check_method_options(method, recipe.method.options)
+    _check_plan(method, method.plan(ClassPrior.from_counts([2, 1]), **recipe.method.options), recipe.train)
+
+
+def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
+    """Raise for what has no meaning with these data, and for options that fail in a later phase."""
+    for phase in plan.phases:
+        if phase.learner is not None:
+            phase.learner(data.train.labels, recipe.train.seed)
+    if recipe.train.save_embeddings and data.train.labels.ndim != 1:
+        raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
+    if not data.has_several_labels:
+        return
+    if not get_method(recipe.method.name).accepts_multilabel:
+        known = ", ".join(method.name for method in METHODS.values() if method.accepts_multilabel)
+        raise ValueError(
+            f"{data.name} is multi-label, and {recipe.method.name} needs one label per sample; "
+            f"set method.name to one of: {known}."
+        )
+    if recipe.train.mixup > 0:
+        raise ValueError(f"{data.name} is multi-label: train.mixup must be 0.0. Got {recipe.train.mixup!r}.")
+
+
+def _check_train(settings: TrainRecipe) -> None:
     look_up(OPTIMIZERS, settings.optimizer, "train.optimizer")
     look_up(SCHEDULES, settings.schedule, "train.schedule")
     for name in ("epochs", "batch_size", "accumulate"):
@@ -32,3 +60,37 @@ def check_recipe(recipe: Recipe) -> None:
         raise ValueError(f"train.save_embeddings must be at least 0. Got {settings.save_embeddings}.")
     if not (settings.learning_rate > 0 and settings.learning_rate != float("inf")):
         raise ValueError(f"train.learning_rate must be above 0. Got {settings.learning_rate}.")
+    if settings.seed < 0:
+        raise ValueError(f"train.seed must be at least 0. Got {settings.seed}.")
+
+
+def _check_method_options(method: Method, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in method.options:
+            raise ValueError(f"method.options has no setting {name!r}; {suggest(name, method.options)}")
+        default = method.options[name]
+        if isinstance(default, bool | int | float | str) and not _is_like(value, default):
+            wanted = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
+            raise ValueError(f"method.options.{name} must be {wanted}. Got {value!r}.")
+
+
+def _is_like(value: object, default: object) -> bool:
+    if isinstance(default, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is type(default)
+
+
+def _check_plan(method: Method, plan: Plan, settings: TrainRecipe) -> None:
+    """Raise for settings in which a learner or a regularizer has no meaning."""
+    if settings.mixup > 0 and any(phase.regularizer is not None for phase in plan.phases):
+        raise ValueError(
+            f"{method.name} needs one label per sample: train.mixup must be 0.0. Got {settings.mixup!r}."
+        )
+    if all(phase.learner is None for phase in plan.phases):
+        return
+    for name, wanted in PLAIN_STEPS.items():
+        if getattr(settings, name) != wanted:
+            raise ValueError(
+                f"{method.name} learns from plain steps of SGD: train.{name} must be {wanted!r}. "
+                f"Got {getattr(settings, name)!r}."
+            )

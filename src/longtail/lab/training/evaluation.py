@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from lightning_fabric import Fabric
@@ -16,7 +13,7 @@ from longtail.lab.training.batches import Preparation, ordered_batches
 from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.lab.training.models import Classifier
 from longtail.lab.training.recipe import Recipe
-from longtail.methods.table import Method
+from longtail.methods import Plan
 from longtail.metrics.calibration import bin_confidences, calibration_error
 from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy
 from longtail.prior import ClassPrior
@@ -60,13 +57,11 @@ def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Te
     return torch.cat(everything)[:total].cpu()
 
 
-def predictions_of(
-    logits: Tensor, model: Classifier, data: Dataset, method: Method, options: Mapping[str, Any]
-) -> Predictions:
+def predictions_of(logits: Tensor, model: Classifier, data: Dataset, plan: Plan) -> Predictions:
     """Logits and what the method makes of them, with what a report needs to explain them."""
     prior = data.prior
     weight = getattr(model.head, "weight", None)
-    scores = logits if method.adjust_logits is None else method.adjust_logits(logits, prior, **options)
+    scores = logits if plan.adjust_logits is None else plan.adjust_logits(logits)
     return Predictions(
         logits=logits.numpy(),
         scores=scores.numpy(),

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail._core.suggestions import suggest
-from longtail.heads import CosineLinear
+from longtail.heads import CosineLinear, linear_form
 from longtail.lab.data.sparse_rows import SparseRows
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Classifier",
     "SmallResNet",
     "build_model",
-    "kept_embeddings",
+    "keep_embeddings",
     "linear",
     "mlp",
     "resnet12",
@@ -58,26 +58,35 @@ class Classifier(nn.Module):
         embeddings: Tensor = self.encoder(inputs)
         return embeddings
 
-    def forward(self, inputs: Any) -> Tensor:
-        """[N, C] logits."""
-        logits: Tensor = self.head(self.embed(inputs))
-        return logits
+    def forward(self, inputs: Any, head_loss: nn.Module | None = None, target: Tensor | None = None) -> Tensor:
+        """[N, C] logits; or, given a loss that takes embeddings and the head's weight, the loss for ``target``.
+
+        The loss is taken in here so that a wrapper that spreads the model over processes sees all that is used.
+        """
+        embeddings = self.embed(inputs)
+        if head_loss is None:
+            logits: Tensor = self.head(embeddings)
+            return logits
+        x, linear_weight = linear_form(self.head, embeddings)
+        loss: Tensor = head_loss(x, linear_weight, target, getattr(self.head, "bias", None))
+        return loss
 
 
 @contextmanager
-def kept_embeddings(model: Classifier) -> Iterator[list[Tensor]]:
-    """The embeddings that the model's head takes in this block, call by call, with their gradient.
+def keep_embeddings(model: Classifier) -> Iterator[list[Tensor]]:
+    """The embeddings that the model makes in this block, call by call, with their gradient.
 
     It works however the model is called, also inside a wrapper that spreads it over processes.
 
     >>> model = Classifier(nn.Flatten(), nn.Linear(4, 3))
-    >>> with kept_embeddings(model) as embeddings:
+    >>> with keep_embeddings(model) as embeddings:
     ...     logits = model(torch.zeros(2, 1, 2, 2))
     >>> [tuple(kept.shape) for kept in embeddings]
     [(2, 4)]
     """
     kept: list[Tensor] = []
-    handle = model.head.register_forward_pre_hook(lambda head, inputs: kept.append(inputs[0]))
+    # The encoder's output, not the head's input: a loss that takes embeddings does not call the head.
+    handle = model.encoder.register_forward_hook(lambda encoder, inputs, output: kept.append(output))
     try:
         yield kept
     finally:
@@ -279,8 +288,9 @@ def build_model(
     name: str,
     num_classes: int,
     input_shape: Sequence[int],
-    head: str = "linear",
+    head: str | None = None,
     head_options: Mapping[str, Any] | None = None,
+    default_head: Callable[[int, int], nn.Module] | None = None,
     **options: Any,
 ) -> Classifier:
     """A classifier by the name of its encoder.
@@ -291,8 +301,9 @@ def build_model(
             ``Classifier``, or a module that makes embeddings [N, D].
         num_classes: C.
         input_shape: the shape of one sample, as ``Dataset.input_shape`` has it.
-        head: a key of ``HEADS``.
+        head: a key of ``HEADS``; default: the one that the method needs, or else "linear".
         head_options: options of the head.
+        default_head: the head that the method needs, if any.
         options: options of the encoder.
 
     The initial weights come from PyTorch's global generator; call ``torch.manual_seed`` before.
@@ -304,10 +315,13 @@ def build_model(
     encoder = _encoder(name, input_shape, options)
     if isinstance(encoder, Classifier):
         return encoder
+    in_features = _embedding_size(name, encoder, input_shape)
+    if head is None and default_head is not None and not head_options:
+        return Classifier(encoder, default_head(in_features, num_classes))
+    head = head or "linear"
     build_head = _look_up(HEADS, head, "head")
     head_options = dict(head_options or {})
     _check_options(build_head, head_options, f"head {head!r}")
-    in_features = _embedding_size(name, encoder, input_shape)
     return Classifier(encoder, build_head(in_features, num_classes, **head_options))
 
 

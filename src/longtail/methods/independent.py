@@ -1,0 +1,149 @@
+"""Methods that are one loss with a score per class: focal and decoupled losses, and sigmoids, multi-label or not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from longtail import losses, weights
+from longtail.heads import CosineLinear
+from longtail.losses.decoupled import DecoupledFunction
+from longtail.masking import MaskedLoss, PartialLabelMasking
+from longtail.methods.plan import Phase, Plan, SamplerFactory
+from longtail.prior import ClassPrior
+from longtail.sampling import UndersamplingSampler
+
+__all__ = [
+    "asymmetric",
+    "balanced_sigmoid",
+    "binary_cross_entropy",
+    "binary_focal",
+    "class_balanced_binary",
+    "class_balanced_focal",
+    "cosine_contrastive",
+    "decoupled_hinge",
+    "decoupled_logistic",
+    "distribution_balanced",
+    "focal",
+    "masked",
+    "undersampled_binary",
+]
+
+
+def focal(prior: ClassPrior, gamma: float = 2.0) -> Plan:
+    """Softmax focal loss."""
+    return _one_loss(losses.FocalLoss(gamma))
+
+
+def class_balanced_focal(prior: ClassPrior, gamma: float = 2.0, beta: float = 0.9999) -> Plan:
+    """Softmax focal loss with effective-number weights."""
+    return _one_loss(losses.FocalLoss(gamma, class_weights=weights.effective_number(prior, beta)))
+
+
+def decoupled_logistic(prior: ClassPrior) -> Plan:
+    """One-against-the-rest logistic loss."""
+    return _decoupled(losses.decoupled_logistic)
+
+
+def decoupled_hinge(prior: ClassPrior) -> Plan:
+    """One-against-the-rest hinge loss."""
+    return _decoupled(losses.decoupled_hinge)
+
+
+def cosine_contrastive(prior: ClassPrior) -> Plan:
+    """Contrastive loss, on the head that it is meant for: cosines as they are."""
+    return Plan((Phase(losses.DecoupledLoss(losses.cosine_contrastive)),), head=partial(CosineLinear, scale=1.0))
+
+
+def balanced_sigmoid(prior: ClassPrior, keep_constant: bool = True) -> Plan:
+    """Balanced softmax's counterpart for sigmoids."""
+    return _one_loss(losses.BalancedSigmoid(prior, keep_constant))
+
+
+def binary_cross_entropy(prior: ClassPrior) -> Plan:
+    """Binary cross-entropy, one sigmoid per class."""
+    return _one_loss(losses.MultilabelLoss())
+
+
+def binary_focal(prior: ClassPrior, gamma: float = 2.0) -> Plan:
+    """Focal loss, one sigmoid per class."""
+    return _one_loss(losses.MultilabelLoss(partial(losses.binary_focal_loss, gamma=gamma)))
+
+
+def class_balanced_binary(prior: ClassPrior, beta: float = 0.9999) -> Plan:
+    """Binary cross-entropy with effective-number weights."""
+    return _one_loss(losses.MultilabelLoss(class_weights=weights.effective_number(prior, beta)))
+
+
+def asymmetric(
+    prior: ClassPrior, positive_gamma: float = 0.0, negative_gamma: float = 4.0, shift: float = 0.05
+) -> Plan:
+    """Asymmetric loss, one sigmoid per class."""
+    settings = {"positive_gamma": positive_gamma, "negative_gamma": negative_gamma, "shift": shift}
+    return _one_loss(losses.MultilabelLoss(partial(losses.asymmetric_loss, **settings)))
+
+
+def undersampled_binary(prior: ClassPrior, per_class: int = 500) -> Plan:
+    """Binary cross-entropy on undersampled epochs."""
+    return Plan((Phase(losses.MultilabelLoss(), _undersample(per_class)),))
+
+
+def distribution_balanced(
+    prior: ClassPrior,
+    floor: float = 0.1,
+    slope: float = 10.0,
+    center: float = 0.2,
+    bias_scale: float = 0.05,
+    negative_scale: float = 2.0,
+    gamma: float = 0.0,
+) -> Plan:
+    """Distribution-balanced loss."""
+    return _one_loss(losses.DistributionBalancedLoss(prior, floor, slope, center, bias_scale, negative_scale, gamma))
+
+
+def masked(inner: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Partial label masking around the loss of another method, whose options stay options.
+
+    >>> build = masked(binary_focal)
+    >>> build(ClassPrior.from_indicator([[1, 0], [1, 1], [0, 0]]), rate=0.1, gamma=1.0).loss
+    MaskedLoss(
+      (loss): MultilabelLoss()
+      (masking): PartialLabelMasking(num_classes=2, rate=0.1, num_bins=10)
+    )
+    """
+
+    def build(
+        prior: ClassPrior,
+        rate: float = 0.01,
+        num_bins: int = 10,
+        initial: str = "data",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Plan:
+        plan = inner(prior, **options)
+        masking = PartialLabelMasking(prior, rate, num_bins, initial, clip)
+        (phase,) = plan.phases
+        return replace(plan, phases=(replace(phase, loss=MaskedLoss(phase.loss, masking, seed)),))
+
+    own = [p for p in inspect.signature(build).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    inner_options = list(inspect.signature(inner).parameters.values())[1:]
+    build.__signature__ = inspect.Signature([*own, *inner_options])  # type: ignore[attr-defined]
+    return build
+
+
+def _one_loss(loss: nn.Module) -> Plan:
+    return Plan((Phase(loss),))
+
+
+def _decoupled(function: DecoupledFunction) -> Plan:
+    return _one_loss(losses.DecoupledLoss(function))
+
+
+def _undersample(per_class: int) -> SamplerFactory:
+    return lambda labels, seed, epochs: UndersamplingSampler(labels, per_class, seed=seed)
