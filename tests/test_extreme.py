@@ -121,6 +121,15 @@ def test_no_batch_is_too_small_for_negatives_from_it(num_samples: int) -> None:
     assert np.isfinite(model.history_[-1]["loss"])
 
 
+def test_by_default_negatives_from_the_batch_suit_any_number_of_labels() -> None:
+    """Their number is a cap, so the default of 256 is no error where labels are fewer."""
+    X, Y = made()
+    model = ExtremeClassifier(
+        distribution=negatives.WithinBatch, weighting=negatives.constant, hidden_size=4, epochs=1, random_state=0
+    )
+    assert np.isfinite(model.fit(X, Y).history_[-1]["loss"])
+
+
 def test_sampling_with_all_negatives_many_times_nears_the_full_loss() -> None:
     X, Y = made()
     prior = ClassPrior.from_indicator(Y)
@@ -325,7 +334,7 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
         ),
         ({"has_direct_path": True, "distribution": negatives.WithinBatch}, "has_direct_path needs the full softmax"),
         (
-            {"distribution": negatives.WithinBatch, "num_negatives": 12},
+            {"distribution": negatives.prior_power, "num_negatives": 12},
             "num_negatives must be at most num_classes - 1",
         ),
         ({"learning_rate": 1e30}, "training must have a finite loss"),

@@ -551,7 +551,6 @@ def test_a_weight_that_divides_by_zero_is_refused(weighting):
         (lambda: ng.LabelDistribution(torch.tensor([0.0, 2.0]), excludes_positive=True), "no negative is left"),
         (lambda: ng.implied_margins(ng.uniform(C), ng.constant, 0), "num_negatives must be .* at least 1. Got 0"),
         (lambda: ng.implied_margins(ng.uniform(9), TAIL, 4), "margins are for 5 labels. Got a label 8"),
-        (lambda: ng.WithinBatch(PRIOR).draw(batch_of(torch.tensor([1])), 4), "at least 2 labels. Got 1"),
         (lambda: ng.SoftmaxDistribution(4, margins.none(PRIOR)), "must be for 4 labels. Got 5"),
         (lambda: ng.SoftmaxDistribution(C).draw(batch_of(torch.tensor([1])), 4), "use it in SampledLinear"),
         (lambda: ng.ClusteredDistribution(10, 3), "power of 2, up to 10. Got 3"),

@@ -10,9 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["IntArray", "column_sums", "label_array", "positive_pairs", "rarest_labels", "to_numpy"]
+__all__ = ["NO_LABEL", "IntArray", "column_sums", "label_array", "positive_pairs", "rarest_labels", "to_numpy"]
 
 IntArray = npt.NDArray[np.int64]
+
+NO_LABEL = -100
+"""The label that stands for none, as in PyTorch's losses."""
 
 
 def label_array(labels: Any) -> IntArray:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from longtail._core.labels import NO_LABEL
 from longtail._core.numerics import gap_of_loss, leading_gap, loss_of_gap
 from longtail.estimators._extreme_network import Network, Rows
 from longtail.margins import Margins, none
 from longtail.negatives.distributions import LabelDistribution, WithinBatch
-from longtail.negatives.head import IGNORED, SampledLinear
+from longtail.negatives.head import SampledLinear
 from longtail.negatives.weightings import implied_margins
 from longtail.prior import ClassPrior
 
@@ -72,7 +73,7 @@ class DrawnNegatives:
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
         counts = torch.bincount(batch.samples, minlength=len(embeddings))
         place = torch.arange(len(batch.labels), device=counts.device) - (counts.cumsum(0) - counts)[batch.samples]
-        target = batch.labels.new_full((len(embeddings), int(counts.max())), IGNORED)
+        target = batch.labels.new_full((len(embeddings), int(counts.max())), NO_LABEL)
         target[batch.samples, place] = batch.labels
         return _weighted_mean(self.head.losses(embeddings, target, generator), self.weights, batch.labels)
 

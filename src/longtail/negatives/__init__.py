@@ -14,6 +14,7 @@ from longtail.negatives.distributions import (
     uniform,
 )
 from longtail.negatives.head import SampledLinear, TopK
+from longtail.negatives.linear import sampled_linear_losses
 from longtail.negatives.losses import (
     CONTRASTIVE,
     CROSS_ENTROPY,
@@ -56,6 +57,7 @@ __all__ = [
     "StreamingBatch",
     "TopK",
     "SampledLinear",
+    "sampled_linear_losses",
     "SampledLoss",
     "CROSS_ENTROPY",
     "LOGISTIC",

@@ -349,10 +349,9 @@ class StreamingBatch(nn.Module):
 def _part_of_batch(batch: Batch, num_negatives: int, generator: torch.Generator | None) -> tuple[Tensor, float]:
     """Labels of the batch, and how many draws of other samples each sample can expect among them."""
     num_labels = len(batch.labels)
-    if num_labels < 2:
-        raise ValueError(f"within-batch negatives need a batch of at least 2 labels. Got {num_labels}.")
     if num_negatives >= num_labels:
-        return batch.labels, num_labels - 1
+        # The only label of a batch is its sample's own and has weight 0; a count of 1 keeps weights finite.
+        return batch.labels, max(1, num_labels - 1)
     part = torch.randperm(num_labels, generator=generator)[:num_negatives]
     # A sample's own label is in the part with probability m / M, and is no draw.
     return batch.labels[part.to(batch.labels.device)], num_negatives * (num_labels - 1) / num_labels

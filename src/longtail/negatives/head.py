@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +13,24 @@ from torch import Tensor, nn
 
 from longtail._core import collectives
 from longtail._core.checks import at_least
-from longtail._core.numerics import loss_dtype, unit_vectors, widen
-from longtail.negatives.distributions import Batch, Distribution, LabelDistribution, WithinBatch
-from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss, log_weights
+from longtail._core.labels import NO_LABEL
+from longtail._core.numerics import loss_dtype, widen
+from longtail.negatives.distributions import Batch, Distribution, LabelDistribution, StreamingBatch, WithinBatch
+from longtail.negatives.linear import (
+    check_batch,
+    check_sampling,
+    check_scale,
+    draw_negatives,
+    embed,
+    label_pairs,
+    rows_at,
+    sampled_linear_losses,
+    use_rows,
+)
+from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss
 from longtail.negatives.weightings import Weighting, implied_margins
 
 __all__ = ["TopK", "SampledLinear"]
-
-
-IGNORED = -100
-"""The label that stands for none, as in PyTorch's losses."""
 
 
 SCORES_AT_ONCE = 2**22
@@ -49,7 +58,8 @@ class SampledLinear(nn.Module):
         num_classes: C.
         distribution: q, such as ``negatives.uniform(C)`` or ``negatives.WithinBatch(prior)``.
         weighting: w, such as ``negatives.importance`` or ``negatives.targeting(margins)``.
-        num_negatives: m, at most C - 1. Within-batch sampling takes the labels of the batch, at most this many.
+        num_negatives: m, at most C - 1 where draws are independent of the batch. Within-batch sampling takes the
+            labels of the batch, at most this many.
         loss: what to do with the logits of the positive and the negatives.
         scale: None: logits are inner products; a number: that many times the cosine.
         excludes_other_labels: where a sample has several labels, whether they are left out of its negatives.
@@ -100,22 +110,17 @@ class SampledLinear(nn.Module):
         super().__init__()
         self.in_features = at_least(in_features, 1, "SampledLinear: in_features")
         self.num_classes = at_least(num_classes, 2, "SampledLinear: num_classes")
-        self.num_negatives = at_least(num_negatives, 1, "SampledLinear: num_negatives")
-        if distribution.num_classes != num_classes:
-            raise ValueError(
-                f"SampledLinear: the distribution must be over {num_classes} labels. Got {distribution.num_classes}."
-            )
-        if num_negatives > num_classes - 1:
+        self.num_negatives = check_sampling(distribution, num_negatives, num_classes, "SampledLinear")
+        is_cap = isinstance(distribution, WithinBatch | StreamingBatch)
+        if num_negatives > num_classes - 1 and not is_cap:
             raise ValueError(
                 f"SampledLinear: num_negatives must be at most num_classes - 1 = {num_classes - 1}. "
                 f"Got {num_negatives}; with as many, LinearMarginCrossEntropy is exact and costs no more."
             )
-        if scale is not None and not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"SampledLinear: scale must be a finite number above 0, or None. Got {scale}.")
         if isinstance(distribution, LabelDistribution | WithinBatch):
             implied_margins(distribution, weighting, num_negatives)  # raises where a weight would not be finite
         self.distribution, self.weighting, self.loss = distribution, weighting, loss
-        self.scale, self.excludes_other_labels = scale, excludes_other_labels
+        self.scale, self.excludes_other_labels = check_scale(scale, "SampledLinear"), excludes_other_labels
         self.is_sharded, self.group = is_sharded, group
         if is_sharded and not collectives.is_initialized():
             raise ValueError("SampledLinear: sharded rows need a process group; call init_process_group first.")
@@ -148,34 +153,28 @@ class SampledLinear(nn.Module):
         Returns:
             [P] losses in the order of the labels that are not -100; where rows are sharded, those of all processes.
         """
-        self._check(x, target)
         if self.is_sharded:
-            target = self._gathered_target(target)
-            x = collectives.gather_rows(x, self.group)
-            generator = torch.Generator().manual_seed(collectives.common_seed(generator, self.group, x.device))
-        samples, labels = (None, target.long()) if _is_one_label_each(target) else _pairs(target)
-        is_local = self.is_sharded or not collectives.is_initialized()
-        labels_of_all = labels if is_local else collectives.gather_rows(labels, self.group)
-        if len(labels) == 0:
-            return x.sum(dim=1)[:0]
-        x = self._embedded(x)
-        with torch.no_grad():
-            batch = Batch(labels, labels_of_all, _rows_at(x.detach(), samples), self._class_vectors)
-            draw = self.distribution.draw(batch, self.num_negatives, generator)
-            weights = log_weights(self.weighting, draw, labels, widen(x[:0]).dtype).to(x.device)
-            negatives = draw.labels.to(x.device)
-            if self.excludes_other_labels and target.ndim == 2 and samples is not None:
-                weights.masked_fill_(_are_labels_of(samples, negatives, target, self.num_classes), -math.inf)
-        if not self.is_sharded:
-            return self.loss(*self._logits_of(x, samples, labels, negatives), weights)
-        positive, negative, is_own = self._own_logits_of(x, samples, labels, negatives)
-        return self._reduced(positive, negative, weights.masked_fill(~is_own, -math.inf))
+            return self._sharded_losses(x, target, generator)
+        return sampled_linear_losses(
+            x,
+            self.weight,
+            target,
+            self.distribution,
+            self.weighting,
+            self.num_negatives,
+            loss=self.loss,
+            scale=self.scale,
+            excludes_other_labels=self.excludes_other_labels,
+            sparse=True,
+            generator=generator,
+            group=self.group,
+        )
 
     def logits(self, x: Tensor) -> Tensor:
         """[N, C] logits of embeddings [N, D]: for few labels."""
         if self.is_sharded:
             raise ValueError("SampledLinear.logits: rows are sharded over processes; use topk.")
-        return F.linear(self._embedded(x), self._rows_as_used(self.weight))
+        return F.linear(embed(x, self.scale), use_rows(self.weight, self.scale))
 
     @torch.no_grad()
     def topk(self, x: Tensor, k: int) -> TopK:
@@ -190,12 +189,12 @@ class SampledLinear(nn.Module):
         """
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"SampledLinear.topk: k must be in 1..{self.num_classes}. Got {k}.")
-        self._check(x)
+        check_batch(x, None, self.in_features, self.num_classes, "SampledLinear")
         if not self.is_sharded:
-            return self._own_topk(self._embedded(x), k)
+            return self._own_topk(embed(x, self.scale), k)
         rank, _ = collectives.world(self.group)
         owners = collectives.gather_rows(torch.full((len(x),), rank, device=x.device), self.group)
-        own = self._own_topk(self._embedded(collectives.gather_rows(x, self.group)), k)
+        own = self._own_topk(embed(collectives.gather_rows(x, self.group), self.scale), k)
         missing = k - own.values.shape[1]
         values = collectives.gather_parts(F.pad(own.values, (0, missing), value=-math.inf), self.group)
         labels = collectives.gather_parts(F.pad(own.indices, (0, missing)), self.group)
@@ -219,21 +218,32 @@ class SampledLinear(nn.Module):
         return TopK(torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts]))
 
     def _topk_of_rows(self, x: Tensor, k: int) -> TopK:
-        best = best_labels(x, self.weight, k, self._rows_as_used)
+        best = best_labels(x, self.weight, k, partial(use_rows, scale=self.scale))
         return TopK(best.values, best.indices + self.first_row)
 
-    def _logits_of(
-        self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Logits [P] of positives and [P, m] of negatives."""
-        wanted = torch.cat([labels, negatives.flatten()])
-        rows = self._rows_as_used(F.embedding(wanted, self.weight, sparse=True))
-        of_labels, of_negatives = torch.split(rows, [len(labels), negatives.numel()])
-        of_samples = _rows_at(x, samples)
-        positive = (of_samples * of_labels).sum(dim=1)
-        if negatives.ndim == 1:
-            return positive, _rows_at(F.linear(x, of_negatives), samples)
-        return positive, (of_samples[:, None] * of_negatives.view(*negatives.shape, -1)).sum(dim=2)
+    def _sharded_losses(self, x: Tensor, target: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The losses of all processes' samples, where each has some of the rows."""
+        check_batch(x, target, self.in_features, self.num_classes, "SampledLinear")
+        pairs = label_pairs(self._gather_target(target))
+        x = collectives.gather_rows(x, self.group)
+        generator = torch.Generator().manual_seed(collectives.common_seed(generator, self.group, x.device))
+        if len(pairs.labels) == 0:
+            return x.sum(dim=1)[:0]
+        x = embed(x, self.scale)
+        with torch.no_grad():
+            batch = Batch(pairs.labels, pairs.labels, rows_at(x.detach(), pairs.samples), _refuse_class_vectors)
+            drawn = draw_negatives(
+                batch,
+                pairs,
+                self.distribution,
+                self.weighting,
+                self.num_negatives,
+                self.excludes_other_labels,
+                self.num_classes,
+                generator,
+            )
+        positive, negative, is_own = self._own_logits_of(x, pairs.samples, pairs.labels, drawn.labels)
+        return self._reduce(positive, negative, drawn.log_weights.masked_fill(~is_own, -math.inf))
 
     def _own_logits_of(
         self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
@@ -242,13 +252,13 @@ class SampledLinear(nn.Module):
         is_own = (negatives >= self.first_row) & (negatives < self.end_row)
         own_pairs = torch.nonzero((labels >= self.first_row) & (labels < self.end_row)).flatten()
         wanted = torch.cat([labels[own_pairs], negatives[is_own]]) - self.first_row
-        rows = self._rows_as_used(F.embedding(wanted, self.weight, sparse=True))
+        rows = use_rows(F.embedding(wanted, self.weight, sparse=True), self.scale)
         of_labels, of_negatives = rows[: len(own_pairs)], rows[len(own_pairs) :]
-        of_samples = _rows_at(x, samples)
+        of_samples = rows_at(x, samples)
         own_positive = (of_samples.index_select(0, own_pairs) * of_labels).sum(dim=1)
         positive = own_positive.new_zeros(len(labels)).index_copy(0, own_pairs, own_positive)
         if negatives.ndim == 1:
-            own_negative = _rows_at(F.linear(x, of_negatives), samples)
+            own_negative = rows_at(F.linear(x, of_negatives), samples)
             columns = torch.nonzero(is_own).flatten()
             negative = own_negative.new_zeros(len(labels), len(negatives)).index_copy(1, columns, own_negative)
         else:
@@ -258,61 +268,25 @@ class SampledLinear(nn.Module):
             negative = own_negative.new_zeros(is_own.numel()).index_copy(0, places, own_negative).view_as(is_own)
         return positive, negative, is_own
 
-    def _reduced(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+    def _reduce(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
         """[P] losses of all processes' samples from this process's logits."""
         wide = widen(negative)
         totals = collectives.gather_parts(self.loss.total(wide, weights), self.group)
         positive = collectives.sum_parts(positive.to(wide), self.group)
         return self.loss.finish(positive, self.loss.merge(totals)).to(loss_dtype(negative))
 
-    def _embedded(self, x: Tensor) -> Tensor:
-        return x if self.scale is None else self.scale * unit_vectors(x)
-
-    def _rows_as_used(self, rows: Tensor) -> Tensor:
-        return rows if self.scale is None else unit_vectors(rows)
-
-    def _class_vectors(self) -> Tensor:
-        if self.is_sharded:
-            raise ValueError(
-                "SampledLinear: model-based negatives need all rows in one process. Got sharded rows; "
-                "use uniform, prior_power or WithinBatch."
-            )
-        return self._rows_as_used(self.weight.detach())
-
-    def _gathered_target(self, target: Tensor) -> Tensor:
+    def _gather_target(self, target: Tensor) -> Tensor:
         if target.ndim == 2:
             width = collectives.largest(target.shape[1], self.group, target.device)
-            target = F.pad(target, (0, width - target.shape[1]), value=IGNORED)
+            target = F.pad(target, (0, width - target.shape[1]), value=NO_LABEL)
         return collectives.gather_rows(target, self.group)
 
-    def _check(self, x: Tensor, target: Tensor | None = None) -> None:
-        if x.ndim != 2 or x.shape[1] != self.in_features or not x.is_floating_point():
-            raise ValueError(
-                f"SampledLinear: x must be floating-point [N, {self.in_features}]. Got {x.dtype} {tuple(x.shape)}."
-            )
-        if target is not None and (
-            target.ndim not in (1, 2) or len(target) != len(x) or target.dtype not in (torch.int64, torch.int32)
-        ):
-            raise ValueError(
-                f"SampledLinear: target must be whole numbers [{len(x)}] or [{len(x)}, L]. "
-                f"Got {target.dtype} {tuple(target.shape)}."
-            )
-        if x.device.type != "cpu":  # elsewhere a look at the values would wait for the device
-            return
-        # A finite sum says that all numbers are finite, and fast; one that is not may have overflowed.
-        if not (bool(x.sum().isfinite()) or bool(x.isfinite().all())):
-            raise ValueError("SampledLinear: embeddings must be finite. Got NaN or infinity.")
-        if target is not None:
-            bad = target[(target != IGNORED) & ((target < 0) | (target >= self.num_classes))]
-            if len(bad):
-                raise ValueError(
-                    f"SampledLinear: target must be in 0..{self.num_classes - 1}, or {IGNORED} for none. "
-                    f"Got {int(bad[0])}."
-                )
 
-
-def _is_one_label_each(target: Tensor) -> bool:
-    return target.ndim == 1 and bool((target != IGNORED).all())
+def _refuse_class_vectors() -> Tensor:
+    raise ValueError(
+        "SampledLinear: model-based negatives need all rows in one process. Got sharded rows; "
+        "use uniform, prior_power or WithinBatch."
+    )
 
 
 def best_labels(x: Tensor, weight: Tensor, k: int, prepare: Callable[[Tensor], Tensor] | None = None) -> TopK:
@@ -338,27 +312,3 @@ def best_labels(x: Tensor, weight: Tensor, k: int, prepare: Callable[[Tensor], T
         best = values.topk(min(k, values.shape[1]), dim=1)
         found = TopK(best.values, labels.gather(1, best.indices))
     return found
-
-
-def _pairs(target: Tensor) -> tuple[Tensor, Tensor]:
-    """[P] samples and [P] labels, one pair for each label that is one."""
-    is_label = target != IGNORED
-    return torch.nonzero(is_label)[:, 0], target[is_label].long()
-
-
-def _rows_at(rows: Tensor, samples: Tensor | None) -> Tensor:
-    """The rows of these samples; where every sample has one label they are all, and nothing is copied."""
-    return rows if samples is None else rows.index_select(0, samples)
-
-
-def _are_labels_of(samples: Tensor, negatives: Tensor, target: Tensor, num_classes: int) -> Tensor:
-    """[P, m] whether a negative is any of the labels [N, L] of its pair's sample."""
-    of_samples, labels = _pairs(target)
-    known = (of_samples * num_classes + labels).sort().values
-    if negatives.ndim == 1:
-        wanted = torch.arange(len(target), device=target.device)[:, None] * num_classes + negatives
-    else:
-        wanted = samples[:, None] * num_classes + negatives
-    place = torch.searchsorted(known, wanted).clamp_max(len(known) - 1)
-    found = known[place] == wanted
-    return found[samples] if negatives.ndim == 1 else found

@@ -511,10 +511,6 @@ def test_labels_of_all_processes_and_common_draws(two_processes):
         (lambda: make_head()(make_batch()[0], make_batch()[1] * 0 - 1), "Got -1"),
         (lambda: make_head()(make_batch()[0] * math.nan, make_batch()[1]), "embeddings must be finite. Got NaN"),
         (lambda: make_head().topk(make_batch()[0] / 0, 2), "embeddings must be finite"),
-        (
-            lambda: make_head(ng.WithinBatch(PRIOR))(make_batch(1)[0], torch.tensor([1])),
-            "a batch of at least 2 labels. Got 1",
-        ),
     ],
 )
 def test_bad_arguments(make, message):
