@@ -84,8 +84,10 @@ def asymmetric(
     prior: ClassPrior, positive_gamma: float = 0.0, negative_gamma: float = 4.0, shift: float = 0.05
 ) -> Plan:
     """Asymmetric loss, one sigmoid per class."""
-    settings = {"positive_gamma": positive_gamma, "negative_gamma": negative_gamma, "shift": shift}
-    return _one_loss(losses.MultilabelLoss(partial(losses.asymmetric_loss, **settings)))
+    function = partial(
+        losses.asymmetric_loss, positive_gamma=positive_gamma, negative_gamma=negative_gamma, shift=shift
+    )
+    return _one_loss(losses.MultilabelLoss(function))
 
 
 def undersampled_binary(prior: ClassPrior, per_class: int = 500) -> Plan:

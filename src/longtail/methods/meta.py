@@ -58,8 +58,10 @@ def balanced_meta_softmax(
     """
 
     def learner(labels: Tensor, seed: int) -> Learner:
-        settings = {"meta_size": meta_size, "learning_rate": rate_learning_rate, "seed": seed}
-        return RateLearner(MetaSampler(labels, prior.num_classes, **settings))
+        sampler = MetaSampler(
+            labels, prior.num_classes, meta_size=meta_size, learning_rate=rate_learning_rate, seed=seed
+        )
+        return RateLearner(sampler)
 
     return _retrain_head(MarginCrossEntropy(adjustment(prior, tau)), share, learner)
 

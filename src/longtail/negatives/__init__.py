@@ -29,6 +29,7 @@ from longtail.negatives.losses import (
     sampled_logistic,
 )
 from longtail.negatives.model_based import ClusteredDistribution, SoftmaxDistribution
+from longtail.negatives.module import SampledLinearLoss
 from longtail.negatives.rowwise import RowwiseAdagrad, RowwiseAdam, RowwiseSGD
 from longtail.negatives.variance import expected_squared_error, sampling_variance
 from longtail.negatives.weightings import (
@@ -57,6 +58,7 @@ __all__ = [
     "StreamingBatch",
     "TopK",
     "SampledLinear",
+    "SampledLinearLoss",
     "sampled_linear_losses",
     "SampledLoss",
     "CROSS_ENTROPY",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.reproduce.plm import Outcome
     from longtail.lab.reproduce.sampling_bias import Scheme
     from longtail.lab.runs.folder import Run
-    from longtail.methods.table import Method
+    from longtail.methods import Method
     from longtail.posthoc.thresholds import Thresholds
 
 __all__ = [

@@ -575,7 +575,7 @@ def _class_metrics(hits: Tensor, counts: Tensor, labels: Labels) -> dict[str, fl
 
 def _adjusts_logits(name: str) -> bool:
     method = METHODS.get(name)
-    return method is not None and method.adjust_logits is not None
+    return method is not None and method.plan(ClassPrior.from_counts([2, 1])).adjust_logits is not None
 
 
 def _tau_metrics(logits: npt.NDArray[np.float32], target: Tensor, labels: Labels) -> dict[str, FloatArray]:

@@ -10,6 +10,7 @@ import atexit
 import math
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,9 @@ def _end_epoch(state: State) -> dict[str, Any]:
     """Tell the loss and the regularizer that an epoch is over, if they want to know; what they say of it is kept."""
     row: dict[str, Any] = {}
     for module in (state.loss, state.regularizer):
-        if hasattr(module, "end_epoch"):
-            row |= module.end_epoch() or {}
+        end_epoch: Callable[[], dict[str, Any] | None] | None = getattr(module, "end_epoch", None)
+        if end_epoch is not None:
+            row |= end_epoch() or {}
     return row
 
 
