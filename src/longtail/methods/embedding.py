@@ -25,7 +25,7 @@ def elm(
     scale: float = 1.0,
     exponent: float = 1.0,
     by_count: bool = False,
-    memory: int = 0,
+    memory_size: int = 0,
     balanced: bool = False,
     logit_margin: str = "logit_adjusted",
 ) -> Plan:
@@ -41,7 +41,7 @@ def elm(
         scale: c in alpha[y] = c * pi[y]^a.
         exponent: a.
         by_count: whether alpha[y] = c * n[y]^a, from the number of samples instead of their share.
-        memory: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
+        memory_size: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
         balanced: whether every class counts the same in the pull, by weights 1 / (C * pi[y]); False is the paper's
             method, in which a rare class counts as little as it has samples.
         logit_margin: Delta, a name in ``longtail.margins.BUILDERS``. In Python, any ``MarginCrossEntropy`` with any
@@ -54,7 +54,7 @@ def elm(
         Embeddings serve for more than this classifier (search, nearest means), or rare classes are diffuse in them.
     Avoid when:
         There is no encoder to train: on fixed features the pull has nothing to move. Where batches hold one sample of
-        most classes, the pull is 0 without a ``memory``.
+        most classes, the pull is 0 without ``memory_size``.
     Equals:
         ``logit_adjusted`` at strength = 0.
 
@@ -73,7 +73,7 @@ def elm(
     margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
     loss = MarginCrossEntropy(build_margins(prior))
     weights = weight_builders.balanced(prior) if balanced else None
-    return Plan((Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),))
+    return Plan((Phase(loss, regularizer=Pull(margin, memory_size, weights), strength=strength),))
 
 
 ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
