@@ -49,7 +49,7 @@ def skewed_prior(num_classes: int) -> longtail.ClassPrior:
 def margin_losses(prior: longtail.ClassPrior) -> dict[str, torch.nn.Module]:
     """Every named margin, and the weighted ones."""
     rows = longtail.METHODS.values()
-    return {row.name: row.loss(prior) for row in rows if row.margins is not None or row.weights is not None}
+    return {row.name: row.plan(prior).loss for row in rows if row.family in ("margin", "weight")}
 
 
 def step(loss: Callable[[], torch.Tensor], *leaves: torch.Tensor) -> Callable[[], None]:
@@ -82,7 +82,7 @@ def compiled_on_ready_logits(batch: int, num_classes: int) -> dict[str, Callable
     target = torch.randint(num_classes, (batch,), generator=generator)
     prior = skewed_prior(num_classes)
     functions: dict[str, Callable[..., torch.Tensor]] = {"F.cross_entropy": F.cross_entropy}
-    functions |= {name: longtail.get_method(name).loss(prior) for name in ("logit_adjusted", "adaptive")}
+    functions |= {name: longtail.get_method(name).plan(prior).loss for name in ("logit_adjusted", "adaptive")}
     functions |= {f"{name}, compiled": torch.compile(function) for name, function in functions.items()}
     return {name: step(lambda f=function: f(logits, target), logits) for name, function in functions.items()}
 

@@ -104,7 +104,7 @@ def batches(count: int, generator: torch.Generator) -> Iterator[np.ndarray]:
 
 def train_model(seen: Texts, method: str, options: dict[str, Any], seed: int) -> LinearText:
     """A model trained with one loss."""
-    loss_function = get_method(method).loss(ClassPrior.from_indicator(seen.labels), **options)
+    loss_function = get_method(method).plan(ClassPrior.from_indicator(seen.labels), **options).loss
     model = LinearText(seen.features.shape[1], seen.labels.shape[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
     generator = torch.Generator().manual_seed(seed)

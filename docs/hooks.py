@@ -124,8 +124,8 @@ def margins_table(folder: str = "methods/") -> str:
 
 def kinds_of_terms(method: Method) -> tuple[bool, bool, bool, bool]:
     """Whether class counts change it, its logits have a margin, and it has a loss, and a margin, on embeddings."""
-    skewed = method.phases(ClassPrior.from_counts(EXAMPLE_COUNTS))[0]
-    uniform = method.phases(ClassPrior.from_counts([1] * len(EXAMPLE_COUNTS)))[0]
+    skewed = method.plan(ClassPrior.from_counts(EXAMPLE_COUNTS)).phases[0]
+    uniform = method.plan(ClassPrior.from_counts([1] * len(EXAMPLE_COUNTS))).phases[0]
     return (
         _numbers(skewed) != _numbers(uniform),
         "positive" in skewed.loss.state_dict(),
@@ -188,7 +188,7 @@ def method_page(method: Method) -> str:
         fenced(usage(method), "python"),
     ]
     parts += [_section_markdown(section, method) for section in sections[1:]]
-    if method.margins is not None or method.weights is not None:
+    if method.family in ("margin", "weight"):
         parts += ["## In numbers", _in_numbers(method)]
     return "\n\n".join(parts) + "\n"
 
@@ -252,16 +252,17 @@ def usage(method: Method) -> str:
         if builder is not None:
             call = f"loss = MarginCrossEntropy({keyword}{part}.{builder.__name__}(prior{options}))"
             return f"from longtail import ClassPrior, MarginCrossEntropy, {part}\n\n{prior}\n{call}"
+    plan = method.plan(ClassPrior.from_counts(EXAMPLE_COUNTS))
     if method.is_posthoc:
-        what, shape = ("logits", "8, 3") if method.adjust_logits is not None else ("weight", "3, 16")
+        what, shape = ("logits", "8, 3") if plan.adjust_logits is not None else ("weight", "3, 16")
         module, _, function = _path(method.card).rpartition(".")
         return (
             f"import torch\n\nfrom longtail import ClassPrior\nfrom {module} import {function}\n\n"
             f"{prior}\n{what} = torch.randn({shape})  # of your trained model\n"
             f"{what} = {function}({what}, prior{options})"
         )
-    result = "loss" if method.own_phases is None else "phases"
-    call = f'{result} = get_method("{method.name}").{result}(prior{options})'
+    result = "loss" if len(plan.phases) == 1 else "phases"
+    call = f'{result} = get_method("{method.name}").plan(prior{options}).{result}'
     return f"from longtail import ClassPrior, get_method\n\n{prior}\n{call}"
 
 
@@ -273,17 +274,18 @@ def _in_numbers(method: Method) -> str:
     """Delta and alpha for three classes."""
     prior = ClassPrior.from_counts(EXAMPLE_COUNTS)
     names = [f"{count} samples" for count in EXAMPLE_COUNTS]
+    plan = method.plan(prior)
     parts = []
-    if method.margins is not None:
-        dense = method.margins(prior).dense()
+    if plan.margins is not None:
+        dense = plan.margins.dense()
         header = ["true class", *(f"against {name}" for name in names)]
         rows = [[name, *_signed(row, skip=index)] for index, (name, row) in enumerate(zip(names, dense, strict=True))]
         parts += [
             "Delta[y, y'], how far the true class's logit must lead, with the default options:",
             table(header, rows),
         ]
-    if method.weights is not None:
-        alpha = [f"{value:.3g}" for value in method.weights(prior).tolist()]
+    if plan.class_weights is not None:
+        alpha = [f"{value:.3g}" for value in plan.class_weights.tolist()]
         parts += ["alpha[y], how much a sample counts, with the default options:", table(names, [alpha])]
     return "\n\n".join(parts)
 

@@ -116,7 +116,7 @@ def test_the_number_of_embeddings_is_checked(setting, message, tmp_path):
 
 def test_embeddings_are_of_data_with_one_label_a_sample(run_folder, tmp_path):
     pairs = Recipe("pairs", DataRecipe("two_digits"), RECIPE.model, TrainRecipe(epochs=1, save_embeddings=10))
-    with pytest.raises(ValueError, match="save_embeddings is for data with one label a sample"):
+    with pytest.raises(ValueError, match="save_embeddings is for data with one label per sample"):
         quick(pairs, tmp_path / "pairs")
     assert not (tmp_path / "pairs").exists()
     folder = copied(run_folder, tmp_path)

@@ -488,7 +488,7 @@ def test_a_run_learns_rates_and_resumes_in_the_middle_of_it(tmp_path, monkeypatc
     assert np.std(rates[-1]) > np.std(rates[4]) > 0
     assert whole.history[-1]["skipped_updates"] == 0
 
-    write = training._write_checkpoint
+    write = training.write_checkpoint
 
     def write_and_stop(path, state):
         write(path, state)
@@ -497,7 +497,7 @@ def test_a_run_learns_rates_and_resumes_in_the_middle_of_it(tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(training, "_write_checkpoint", write_and_stop)
+        patch.setattr(training, "write_checkpoint", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             quick(RECIPE, tmp_path / "parts")
     resumed = quick(RECIPE, tmp_path / "parts")
@@ -517,7 +517,7 @@ def test_steps_that_are_not_linear_are_refused_before_anything_is_written(settin
 
 def test_a_learning_sampler_needs_a_head_of_its_own():
     with pytest.raises(ValueError, match="must have a new_head to learn from"):
-        Phase(nn.Identity(), learning_sampler=MetaSampler)
+        Phase(nn.Identity(), learner=MetaSampler)
 
 
 PROGRAM = """
@@ -529,7 +529,7 @@ from longtail.lab.training.recipe import parse_recipe
 learn, seen = training._step_and_learn, []
 def learn_and_keep(fabric, settings, data, prepare, state, *rest):
     loss = learn(fabric, settings, data, prepare, state, *rest)
-    seen.append(torch.cat([state.learner.rates, state.model.head.weight.detach().flatten().double()]))
+    seen.append(torch.cat([state.learner.sampler.rates, state.model.head.weight.detach().flatten().double()]))
     return loss
 training._step_and_learn = learn_and_keep
 recipe, folder = parse_recipe(tomllib.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2])
@@ -569,7 +569,7 @@ def test_decoupled_training_covers_the_table_of_the_supplement():
     kinds = {"softmax": (0.0, 1.0), "softmax, class-balanced": (0.0, 0.0), "balanced softmax": (1.0, 1.0)}
     for feature_tau, feature_power in kinds.values():
         for tau, power in kinds.values():
-            first, second = decoupled(PRIOR, feature_tau, feature_power, tau, power)
+            first, second = decoupled(PRIOR, feature_tau, feature_power, tau, power).phases
             assert first.new_head is None
             assert second.new_head is not None
             for phase, wanted_tau, wanted_power in ((first, feature_tau, feature_power), (second, tau, power)):

@@ -517,7 +517,7 @@ class TestMaskedLoss:
     def test_it_goes_around_any_loss_that_takes_a_mask(self, inner, prior):
         targets, probs = skewed()
         logits = probs.logit().requires_grad_()
-        loss = MaskedLoss(get_method(inner).loss(prior).double(), PartialLabelMasking(prior, initial="mean"))
+        loss = MaskedLoss(get_method(inner).plan(prior).loss.double(), PartialLabelMasking(prior, initial="mean"))
         (gradient,) = torch.autograd.grad(loss(logits, targets), logits)
         untouched = gradient == 0
         assert 0.05 < untouched.double().mean() < 0.95

@@ -30,7 +30,7 @@ RECIPE = Recipe(
     TrainRecipe(epochs=4, batch_size=64, learning_rate=0.05),
     MethodRecipe("partial_label_masking", {"rate": 0.2}),
 )
-SEVERAL = [method.name for method in METHODS.values() if method.takes_indicators]
+SEVERAL = [method.name for method in METHODS.values() if method.accepts_multilabel]
 
 
 def quick(recipe, folder, **options):
@@ -84,7 +84,9 @@ def test_a_resumed_run_ends_with_the_same_numbers(settings, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("method", ["cross_entropy", "logit_adjusted", "posthoc_adjusted", "class_balanced_sampling"])
 def test_a_method_for_one_label_is_refused(method, tmp_path):
-    with pytest.raises(ValueError, match=f"two digits has several labels a sample, and {method} needs one") as error:
+    with pytest.raises(
+        ValueError, match=f"two digits is multi-label, and {method} needs one label per sample"
+    ) as error:
         quick(RECIPE.with_method(method), tmp_path / "run")
     assert "partial_label_masking" in str(error.value)
     assert "\n" not in str(error.value)

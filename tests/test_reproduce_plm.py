@@ -20,7 +20,7 @@ QUICK = [
 
 def test_every_row_names_a_method_and_the_published_numbers():
     for loss in plm.LOSSES.values():
-        assert get_method(loss.method).takes_indicators
+        assert get_method(loss.method).accepts_multilabel
         assert len(loss.reported) == len(plm.COLUMNS)
         assert ("per_class" in get_method(loss.method).options) == loss.is_undersampled
         assert ("rate" in get_method(loss.method).options) == loss.is_masked

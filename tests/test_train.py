@@ -134,7 +134,7 @@ def test_a_regularizer_of_strength_0_changes_nothing_and_a_strong_one_pulls_clas
 
 
 def test_mixed_samples_are_not_pulled_to_a_class(tmp_path):
-    with pytest.raises(ValueError, match=r"elm needs one label a sample: train.mixup must be 0.0. Got 0.4"):
+    with pytest.raises(ValueError, match=r"elm needs one label per sample: train.mixup must be 0.0. Got 0.4"):
         quick(with_settings(RECIPE.with_method("elm"), ["train.mixup=0.4"]), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -143,7 +143,7 @@ def interrupted_after(epochs, recipe, folder, monkeypatch):
     """Stop a run from inside, right after it wrote the checkpoint of an epoch."""
     from longtail.lab.training import loop as module
 
-    write = module._write_checkpoint
+    write = module.write_checkpoint
 
     def write_and_stop(path, state):
         write(path, state)
@@ -152,7 +152,7 @@ def interrupted_after(epochs, recipe, folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(module, "_write_checkpoint", write_and_stop)
+        patch.setattr(module, "write_checkpoint", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             quick(recipe, folder)
 
@@ -247,7 +247,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
     before = (tmp_path / "checkpoint.pt").read_bytes()
 
-    from longtail.lab.training import loop as module
+    from longtail.lab.training import state as module
 
     class FullDisk:
         def __init__(self, file):
@@ -283,9 +283,9 @@ def test_every_phase_has_an_epoch_and_new_heads_begin_stages():
     from longtail import ClassPrior
 
     prior = ClassPrior.from_counts([9, 1])
-    plan = plan_epochs(METHODS["adaptive_deferred"].phases(prior), 2)
+    plan = plan_epochs(METHODS["adaptive_deferred"].plan(prior).phases, 2)
     assert [p.phase_number for p in plan] == [0, 1]
-    plan = plan_epochs(METHODS["classifier_retraining"].phases(prior, share=0.1), 20)
+    plan = plan_epochs(METHODS["classifier_retraining"].plan(prior, share=0.1).phases, 20)
     assert [(p.stage, p.epoch_in_stage, p.stage_epochs) for p in plan[18:]] == [
         (0, 18, 20),
         (0, 19, 20),

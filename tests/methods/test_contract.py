@@ -163,6 +163,9 @@ def test_buffers_of_another_prior_are_replaced(method, number):
     assert torch.equal(value_and_gradients(phase, inputs)[0], value_and_gradients(other, inputs)[0])
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # Dynamo's own look, where it splits
 @every_phase
 def test_a_compiled_phase_is_the_phase(method, number):
     torch.compiler.reset()
@@ -186,6 +189,8 @@ def test_a_compiled_phase_is_the_phase(method, number):
 def test_functional_gradients_are_the_gradients(method, number):
     if method.family in ("sampled", "embedding"):
         pytest.skip("negatives and partners are looked up by their labels, which torch.func can't trace")
+    if "rate" in method.options:
+        pytest.skip("masking counts what it sees in place, which torch.func forbids")
     inputs = make_inputs()
     phase = phase_of(method, number, dtype=torch.float64)
     leaf = inputs.x.clone().requires_grad_()
@@ -270,8 +275,9 @@ def fingerprint(plan):
                 if hasattr(module, "end_epoch"):
                     module.end_epoch()
         sampler = phase.sampler(LABELS, 0, 4)
-        sampler.set_epoch(2)
-        numbers += list(sampler)
+        for epoch in (0, 3):
+            sampler.set_epoch(epoch)
+            numbers += list(sampler)
         numbers.append(phase.new_head.__name__ if phase.new_head is not None else "")
     numbers.append(str(plan.head(D, C)) if plan.head is not None else "")
     logits = torch.linspace(-1, 1, 3 * C).reshape(3, C)
@@ -287,7 +293,7 @@ def fingerprint(plan):
 def learned_numbers(phase):
     learner = phase.learner(LABELS, 0)
     drawn = learner.draw_epoch(8)
-    batch = LABELS[:8] if drawn is None else LABELS[[next(drawn[0]) for _ in range(8)]]
+    batch = LABELS[::8][:8] if drawn is None else LABELS[[next(drawn[0]) for _ in range(8)]]
     meta = learner.draw_meta().tolist()
     learner.learn(torch.linspace(-1, 1, 8), batch)
     summary = learner.summary()
@@ -303,26 +309,24 @@ def test_every_method_differs_from_cross_entropy(method):
 def test_no_two_methods_do_the_same():
     found = {}
     for name, method in METHODS.items():
-        same = found.setdefault(str(fingerprint(method.plan(PRIOR))), name)
+        options = FAST_MASKING if "rate" in method.options else {}
+        same = found.setdefault(str(fingerprint(method.plan(PRIOR, **options))), name)
         # Both temperatures are 1 by default.
         assert same == name or {same, name} == {"logit_adjusted", "two_temperature"}, (same, name)
 
 
 OTHER_TEXTS = {"distribution": "within_batch", "weighting": "tail", "initial": "mean", "logit_margin": "adaptive"}
-NEEDED = {
-    ("elm", "exponent"): {"scale": 0.5},
-    ("adaptive_deferred", "beta"): {},
-    ("class_balanced_focal", "beta"): {},
-}
+FAST_MASKING = {"initial": "mean", "rate": 0.5}
+"""With its defaults masking changes nothing in the first epochs, which is all that is looked at."""
 
 
 def other_value(name, default):
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):
-        return max(1, default // 2) if default > 3 else default + 1
+        return 2 if default > 3 else default + 1
     if isinstance(default, float):
-        return 0.5 * default + 0.05
+        return 0.5 * default + 0.03
     if isinstance(default, str):
         return OTHER_TEXTS[name]
     assert default is None
@@ -334,16 +338,13 @@ OPTIONS = [(method, name) for method in METHODS.values() for name in method.opti
 
 @pytest.mark.parametrize(("method", "option"), OPTIONS, ids=[f"{method.name}-{name}" for method, name in OPTIONS])
 def test_changing_an_option_changes_something(method, option):
-    settings = {option: other_value(option, method.options[option])}
     base = {}
-    if method.name == "partial_label_masking_undersampled" or option == "per_class":
-        base = {"per_class": 4}
-        settings = base | ({} if option == "per_class" else settings)
-        base = {} if option == "per_class" else base
-    if "rate" in method.options and option in ("num_bins", "clip", "seed", "rate"):
-        base |= {"initial": "mean", "rate": 0.5}
-        settings = base | settings
-    assert fingerprint(method.plan(PRIOR, **settings)) != fingerprint(method.plan(PRIOR, **base))
+    if "rate" in method.options and option != "initial":
+        base |= FAST_MASKING
+    if "per_class" in method.options:
+        base |= {"per_class": 4}
+    changed = base | {option: other_value(option, base.get(option, method.options[option]))}
+    assert fingerprint(method.plan(PRIOR, **changed)) != fingerprint(method.plan(PRIOR, **base))
 
 
 # --- Cards and names
@@ -407,7 +408,7 @@ INCONSISTENT = {
 
 @every_method
 def test_consistency_is_what_the_papers_say(method):
-    known = {name: True for name in CONSISTENT} | {name: False for name in INCONSISTENT}
+    known = dict.fromkeys(CONSISTENT, True) | dict.fromkeys(INCONSISTENT, False)
     assert method.is_consistent(PRIOR) is known.get(method.name)
 
 

@@ -112,11 +112,8 @@ def masked(inner: Callable[..., Plan]) -> Callable[..., Plan]:
     """Partial label masking around the loss of another method, whose options stay options.
 
     >>> build = masked(binary_focal)
-    >>> build(ClassPrior.from_indicator([[1, 0], [1, 1], [0, 0]]), rate=0.1, gamma=1.0).loss
-    MaskedLoss(
-      (loss): MultilabelLoss()
-      (masking): PartialLabelMasking(num_classes=2, rate=0.1, num_bins=10)
-    )
+    >>> build(ClassPrior.from_indicator([[1, 0], [1, 1], [0, 0]]), rate=0.1, gamma=1.0).loss.masking.rate
+    0.1
     """
 
     def build(

@@ -19,8 +19,17 @@ PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raise, before anything is loaded, for names and options that no table knows and numbers that can't be."""
+def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
+    """Raise, before anything is loaded, for names and options that no table knows and numbers that can't be.
+
+    A model or a method may be code of its own, ``module:function``: it runs only where ``trust_code`` is set.
+    """
+    for part, name in {"model.name": recipe.model.name, "method.name": recipe.method.name}.items():
+        if ":" in name and not name.startswith("torchvision:") and not trust_code:
+            raise ValueError(
+                f"{part} = {name!r} names code of its own, which can do anything you can; "
+                "pass --trust-code (in Python trust_code=True) if you trust it."
+            )
     source = look_up(SOURCES, recipe.data.source, "data.source")
     check_options(source, recipe.data.options, "data.options")
     if recipe.data.profile != "none":

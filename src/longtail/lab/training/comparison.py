@@ -9,19 +9,21 @@ import csv
 import io
 import multiprocessing
 import os
+import re
 import shutil
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from longtail._core.files import replacing
 from longtail.lab.runs.folder import Run, find_runs, load_run
 from longtail.lab.training.checks import check_recipe
-from longtail.lab.training.recipe import MethodRecipe, Recipe, differences, parse_recipe, to_toml
+from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
 from longtail.methods.table import get_method
 
 __all__ = ["Failure", "Job", "default_methods", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
@@ -35,11 +37,13 @@ class Job:
     folder: Path
     needs: Path | None = None
     """The run of plain cross-entropy whose trained model a post-hoc method takes over."""
+    trust_code: bool = False
+    """Whether code that the recipe names may be run."""
 
     @property
     def name(self) -> str:
-        """Method and seed."""
-        return f"{self.recipe.method.name}, seed {self.recipe.train.seed}"
+        """Method, with the options that tell it apart, and seed."""
+        return f"{self.folder.parent.name}, seed {self.recipe.train.seed}"
 
 
 @dataclass(frozen=True)
@@ -53,26 +57,75 @@ class Failure:
 def default_methods(recipe: Recipe) -> list[str]:
     """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
     if get_method(recipe.method.name).family == "multi-label":
-        return ["binary_cross_entropy", "partial_label_masking"]
-    return ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
+        methods = ["binary_cross_entropy", "partial_label_masking"]
+    else:
+        methods = ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
+    return methods if recipe.method.name in methods else [*methods, recipe.method.name]
 
 
-def plan_jobs(recipe: Recipe, methods: Sequence[str], seeds: Iterable[int], folder: Path) -> list[Job]:
-    """The runs that a comparison needs. Post-hoc methods share the training of plain cross-entropy."""
+def plan_jobs(
+    recipe: Recipe,
+    methods: Sequence[str],
+    seeds: Iterable[int],
+    folder: Path,
+    options: Mapping[str, Any] | None = None,
+    trust_code: bool = False,
+) -> list[Job]:
+    """The runs that a comparison needs. Post-hoc methods share the training of plain cross-entropy.
+
+    Args:
+        recipe: data, model and training of all runs; it may have options for methods.
+        methods: names, or names with options such as ``logit_adjusted(tau=0.5)``; the same name may come again with
+            other options.
+        seeds: of training.
+        folder: where the runs go.
+        options: for every method that has them; one that none has is an error.
+        trust_code: whether methods and models that are code of their own may be run.
+    """
     jobs: dict[Path, Job] = {}
-    for name in dict.fromkeys(get_method(method).name for method in methods):
-        is_own = name == recipe.method.name
-        chosen = MethodRecipe(name, recipe.method.options if is_own else {})
+    variants = _choose_options(recipe, methods, dict(options or {}), trust_code)
+    for name, chosen in variants.items():
         for seed in seeds:
-            variant = recipe.with_method(chosen.name, chosen.options).with_seed(seed)
-            check_recipe(variant)
+            variant = chosen.with_seed(seed)
             base = None
-            if get_method(name).is_posthoc:
+            if get_method(chosen.method.name).is_posthoc:
                 base = folder / "cross_entropy" / f"seed-{seed}"
-                jobs.setdefault(base, Job(variant.with_method("cross_entropy"), base))
+                jobs.setdefault(base, Job(variant.with_method("cross_entropy", {}), base, trust_code=trust_code))
             path = folder / name / f"seed-{seed}"
-            jobs[path] = Job(variant, path, base)
+            jobs[path] = Job(variant, path, base, trust_code)
     return list(jobs.values())
+
+
+def _choose_options(
+    recipe: Recipe, methods: Sequence[str], common: Mapping[str, Any], trust_code: bool
+) -> dict[str, Recipe]:
+    """The recipe of each method, by the name of its folder."""
+    variants: dict[str, Recipe] = {}
+    unused = set(common)
+    for text in methods:
+        named = parse_method(text)
+        check_recipe(recipe.with_method(named.name, {}), trust_code)
+        method = get_method(named.name)
+        shared = {name: value for name, value in common.items() if name in method.options}
+        unused -= set(shared)
+        chosen = recipe.with_method(method.name, recipe.options_for(method.name) | shared | dict(named.options))
+        check_recipe(chosen, trust_code)
+        variants[_folder_name(method.name, named.options)] = chosen
+    if unused:
+        raise ValueError(f"method.options.{min(unused)}: none of the methods has this option: {', '.join(methods)}.")
+    return variants
+
+
+def _folder_name(method: str, options: Mapping[str, Any]) -> str:
+    """A name for the runs of a method: with the options that were given with it, if any.
+
+    >>> _folder_name("elm", {"strength": 0.1, "memory_size": 8})
+    'elm(strength=0.1,memory_size=8)'
+    """
+    plain = re.sub(r"[^\w.-]+", "_", method)
+    if not options:
+        return plain
+    return f"{plain}({','.join(re.sub(r'[^-+=.,()A-Za-z0-9_]', '_', f'{k}={v}') for k, v in options.items())})"
 
 
 def default_workers() -> int:
@@ -98,7 +151,7 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
                 if job.needs in failed:
                     yield Failure(job, f"{job.needs} failed, and this run takes over its model.")
                     continue
-                running[pool.submit(_run, to_toml(job.recipe), job.folder, job.needs)] = job
+                running[pool.submit(_run, to_toml(job.recipe), job.folder, job.needs, job.trust_code)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 job = running.pop(future)
@@ -135,7 +188,7 @@ def _begin_worker(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _run(recipe_text: str, folder: Path, base: Path | None) -> None:
+def _run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) -> None:
     import tomllib
 
     from longtail.lab.training.loop import train
@@ -143,7 +196,7 @@ def _run(recipe_text: str, folder: Path, base: Path | None) -> None:
     recipe = parse_recipe(tomllib.loads(recipe_text))
     if base is not None and not (folder / "checkpoint.pt").is_file():
         _take_over(base, folder, recipe)
-    train(recipe, folder, show_progress=False)
+    train(recipe, folder, show_progress=False, trust_code=trust_code)
 
 
 def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
@@ -151,7 +204,7 @@ def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
     if base not in find_runs(base):
         raise FileNotFoundError(f"{base} is not complete, and this run takes over its model.")
     trained = parse_recipe(load_run(base).recipe)
-    changed = differences(trained, recipe.with_method("cross_entropy"))
+    changed = differences(trained, recipe.with_method("cross_entropy", {}))
     if changed:
         raise ValueError(f"{base} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder.")
     folder.mkdir(parents=True, exist_ok=True)

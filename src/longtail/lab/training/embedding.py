@@ -23,19 +23,20 @@ from longtail.lab.training.recipe import Recipe, parse_recipe
 __all__ = ["embed_data", "embed_run", "limited"]
 
 
-def embed_run(folder: Path, accelerator: str = "auto") -> Dataset:
+def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False) -> Dataset:
     """Embeddings of the training and the test samples of a complete run, as its trained encoder makes them.
 
     Args:
         folder: the run folder; the data that its recipe names must still be there.
         accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
+        trust_code: whether a model or method that the run's recipe names as ``module:function`` may be run.
 
     Returns:
         The run's data set with float32 [N, D] in place of its inputs, in the same order and without augmentation.
     """
     run = load_run(folder)
     recipe = parse_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
-    check_recipe(recipe)
+    check_recipe(recipe, trust_code)
     data = load_data(recipe.data)
     if data.train.labels.ndim != 1:
         raise ValueError(f"{folder}: embeddings are kept with one label a sample, and these data have several.")

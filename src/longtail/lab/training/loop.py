@@ -55,9 +55,10 @@ def train(
     accelerator: str = "auto",
     devices: int | str = 1,
     restart: bool = False,
+    trust_code: bool = False,
     show_progress: bool = True,
 ) -> Run:
-    """Train what a recipe describes, or go on where an earlier call stopped, and leave a run folder.
+    """Train what a recipe describes, or resume where an earlier call stopped, and leave a run folder.
 
     Args:
         recipe: what to train, on what, and how.
@@ -66,12 +67,13 @@ def train(
         accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
         devices: how many processes and devices; ``torchrun`` overrides it.
         restart: forget what the folder holds.
+        trust_code: whether a model or method that the recipe names as ``module:function`` may be run.
         show_progress: draw a progress bar.
 
     Returns:
         The complete run.
     """
-    check_recipe(recipe)
+    check_recipe(recipe, trust_code)
     fabric = open_fabric(accelerator, devices, recipe.train.precision)
     fabric.launch()
     if fabric.world_size > 1:

@@ -4,6 +4,7 @@
     [model]    name; [model.options] goes to the model
     [train]    epochs, batch size, optimizer, schedule, augmentation, precision
     [method]   name of a row of METHODS; [method.options] goes to it
+    [methods.NAME]   options that another method gets with these data, if it is chosen
 
 An unknown key is an error that suggests the nearest known one.
 """
@@ -11,6 +12,7 @@ An unknown key is an error that suggests the nearest known one.
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +30,10 @@ __all__ = [
     "differences",
     "find_recipe",
     "load_recipe",
+    "parse_method",
     "parse_recipe",
+    "split_methods",
+    "split_settings",
     "to_toml",
     "with_settings",
 ]
@@ -128,11 +133,19 @@ class Recipe:
     model: ModelRecipe
     train: TrainRecipe = TrainRecipe()
     method: MethodRecipe = MethodRecipe()
+    methods: Mapping[str, Options] = field(default_factory=dict)
+    """Options that methods get with these data unless told otherwise, by the method's name: those of its paper."""
     description: str = ""
 
+    def options_for(self, name: str) -> dict[str, Any]:
+        """The options that the recipe has for a method: its own, if it is the recipe's, or those in ``methods``."""
+        own = self.method.options if name == self.method.name else {}
+        return {**self.methods.get(name, {}), **own}
+
     def with_method(self, name: str, options: Options | None = None) -> Recipe:
-        """This recipe with another method and nothing else changed."""
-        return dataclasses.replace(self, method=MethodRecipe(name, dict(options or {})))
+        """This recipe with another method, and with these options in place of those it has for it."""
+        chosen = self.options_for(name) if options is None else dict(options)
+        return dataclasses.replace(self, method=MethodRecipe(name, chosen))
 
     def with_seed(self, seed: int) -> Recipe:
         """This recipe with another seed of training; the data stay the same."""
@@ -172,6 +185,52 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     5
     """
     return parse_recipe(_with_settings(dataclasses.asdict(recipe), settings))
+
+
+def split_settings(settings: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
+    """Settings of the recipe, and those of ``method.options``, for every method of a comparison that has them.
+
+    >>> split_settings(["train.epochs=5", "method.options.tau=0.5"])
+    (['train.epochs=5'], {'tau': 0.5})
+    """
+    others, options = [], {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if separator and key.strip().startswith(_METHOD_OPTIONS):
+            options[key.strip().removeprefix(_METHOD_OPTIONS)] = _literal(text.strip())
+        else:
+            others.append(setting)
+    return others, options
+
+
+_METHOD_OPTIONS = "method.options."
+
+
+def parse_method(text: str) -> MethodRecipe:
+    """A method with options, as ``--methods`` has it.
+
+    >>> parse_method("logit_adjusted(tau=0.5)")
+    MethodRecipe(name='logit_adjusted', options={'tau': 0.5})
+    """
+    match = re.fullmatch(r"(?P<name>[^()]+)(\((?P<options>.*)\))?", text.strip())
+    if match is None:
+        raise ValueError(f"a method must be NAME or NAME(option=value, ...). Got {text!r}.")
+    options = {}
+    for part in filter(None, re.split(r",(?![^\[]*\])", match["options"] or "")):
+        key, separator, value = part.partition("=")
+        if not separator or not key.strip():
+            raise ValueError(f"a method must be NAME or NAME(option=value, ...). Got {text!r}.")
+        options[key.strip()] = _literal(value.strip())
+    return MethodRecipe(match["name"].strip(), options)
+
+
+def split_methods(text: str) -> list[str]:
+    """The methods of a list with commas; commas between parentheses are of options.
+
+    >>> split_methods("cross_entropy, elm(strength=0.1,scale=2),focal")
+    ['cross_entropy', 'elm(strength=0.1,scale=2)', 'focal']
+    """
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
@@ -230,10 +289,12 @@ def _build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 def _value(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where)  # type: ignore[arg-type]
-    if hint == Options:
+    if hint in (Options, Mapping[str, Options]):
         if not isinstance(value, Mapping):
             raise ValueError(f"{where} must be a table. Got {value!r}.")
-        return dict(value)
+        if hint == Options:
+            return dict(value)
+        return {key: _value(Options, item, f"{where}.{key}") for key, item in value.items()}
     if hint == tuple[float, ...]:
         if not isinstance(value, list | tuple) or not all(_is_number(v) for v in value):
             raise ValueError(f"{where} must be a list of numbers. Got {value!r}.")
