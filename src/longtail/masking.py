@@ -326,7 +326,8 @@ class PartialLabelMasking(nn.Module):
     def _check_classes(self, matrix: Tensor) -> None:
         if matrix.ndim != 2 or matrix.shape[1] != len(self.ratio):
             raise ValueError(
-                f"PartialLabelMasking: expected [N, {len(self.ratio)}], a column per class. Got {tuple(matrix.shape)}."
+                f"PartialLabelMasking: expected [N, {len(self.ratio)}], one column per class. "
+                f"Got {tuple(matrix.shape)}."
             )
 
 
