@@ -247,7 +247,7 @@ def usage(method: Method) -> str:
     """Code that makes the method's loss, or applies it to a trained model."""
     options = "".join(f", {name}={default!r}" for name, default in method.options.items())
     prior = f"prior = ClassPrior.from_counts({list(EXAMPLE_COUNTS)})"
-    for part, keyword in (("margins", ""), ("weights", "weights=")):
+    for part, keyword in (("margins", ""), ("weights", "class_weights=")):
         builder = getattr(method, part)
         if builder is not None:
             call = f"loss = MarginCrossEntropy({keyword}{part}.{builder.__name__}(prior{options}))"

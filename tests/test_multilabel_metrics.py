@@ -145,7 +145,7 @@ class TestAveragePrecision:
     def test_bins_are_exact_for_scores_that_are_bins(self):
         scores, labels = random_case(2, decimals=8)
         rounded = (scores * 50).floor() / 50
-        binned = binned_average_precision(count_bins(scores, labels, bins=50))
+        binned = binned_average_precision(count_bins(scores, labels, num_bins=50))
         torch.testing.assert_close(binned, average_precision(rounded, labels), rtol=0, atol=1e-12, equal_nan=True)
 
     def test_metrics_are_the_means_over_classes_with_positives(self):

@@ -50,8 +50,8 @@ def test_settings_are_the_paper_s_or_the_recipe_s(recipe, tmp_path):
     assert options_of(cifar).options["by_count"] is True
     tiny = with_settings(recipe, ["name=tiny_imagenet_lt_features"])
     assert options_of(tiny).options["strength"] == 0.001
-    own = recipe.with_method("elm", {"strength": 0.5, "memory": 4})
-    assert options_of(own).options == {"strength": 0.5, "memory": 4}
+    own = recipe.with_method("elm", {"strength": 0.5, "memory_size": 4})
+    assert options_of(own).options == {"strength": 0.5, "memory_size": 4}
     assert options_of(recipe).options == {}
 
 

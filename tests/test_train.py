@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from longtail.lab.runs.folder import find_runs, load_run
 
 from longtail import METHODS
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.runs.folder import find_runs, load_run
 from longtail.lab.training.comparison import Failure, plan_jobs, run_jobs
 from longtail.lab.training.loop import plan_epochs, train
 from longtail.lab.training.recipe import (
@@ -103,7 +103,7 @@ FEATURES = [
     ["train.optimizer=adamw", "train.learning_rate=0.003", "train.warmup_epochs=1"],
     ["train.precision=bf16-mixed"],
     ["method.name=classifier_retraining", "train.ema_decay=0.5"],
-    ["method.name=elm", "method.options.memory=4", "train.precision=bf16-mixed"],
+    ["method.name=elm", "method.options.memory_size=4", "train.precision=bf16-mixed"],
     ["method.name=dro_lt"],
 ]
 
@@ -120,7 +120,7 @@ def test_features_of_the_loop_and_their_resumption(settings, tmp_path, monkeypat
 
 def test_a_regularizer_of_strength_0_changes_nothing_and_a_strong_one_pulls_classes_together(tmp_path):
     def spread(strength):
-        options = {"strength": strength, "memory": 4}
+        options = {"strength": strength, "memory_size": 4}
         run = quick(RECIPE.with_method("elm", options), tmp_path / str(strength))
         logits = torch.from_numpy(run.predictions.logits)
         rows = [logits[run.predictions.labels == c] for c in range(10)]
@@ -198,7 +198,7 @@ def test_kill_9_then_resume_gives_the_uninterrupted_result(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_measure_like_one(tmp_path):
-    settings = ["train.epochs=3", "method.name=elm", "method.options.memory=2"]
+    settings = ["train.epochs=3", "method.name=elm", "method.options.memory_size=2"]
     recipe = with_settings(RECIPE, settings)
     assert start_program(tmp_path, recipe, tmp_path / "two", devices=2).wait() == 0
     run = load_run(tmp_path / "two")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks
+from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks, squared_distances
 from longtail.posthoc.nearest import class_means
 
 __all__ = [
@@ -127,7 +127,7 @@ def max_intraclass_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
         # Around their mean nothing cancels: no sample is farther from it than from its farthest neighbor.
         centered = points[rows] - points[rows].mean(dim=0)
         for part in row_chunks(len(rows), len(rows), CHUNK_ELEMENTS):
-            distances[rows[part]] = _squared_distances(centered[part], centered).amax(dim=1).sqrt()
+            distances[rows[part]] = squared_distances(centered[part], centered).amax(dim=1).sqrt()
     return distances
 
 
@@ -152,7 +152,7 @@ def class_mean_distance(embeddings: Tensor, labels: Tensor) -> Tensor:
     means = class_means(points, index, num_means)
     centered = means - means.mean(dim=0)
     parts = row_chunks(num_means, num_means, CHUNK_ELEMENTS)
-    sums = torch.stack([_squared_distances(centered[part], centered).sqrt().sum() for part in parts])
+    sums = torch.stack([squared_distances(centered[part], centered).sqrt().sum() for part in parts])
     return sums.sum() / (num_means * (num_means - 1))
 
 
@@ -263,12 +263,6 @@ def variance_bounds(pulls: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
     sums = counts.new_zeros(len(margin)).index_add_(0, index, pulls.detach().double())
     slack = sums / counts + margin.to(counts) - (counts - 1).clamp_min(1).log()
     return (counts - 1) / (2 * counts) * slack
-
-
-def _squared_distances(one: Tensor, other: Tensor) -> Tensor:
-    """[len(one), len(other)], by one matrix product."""
-    norms = one.square().sum(dim=1, keepdim=True) + other.square().sum(dim=1)
-    return norms.addmm_(one, other.T, alpha=-2).clamp_min_(0)
 
 
 def _class_rows(labels: Tensor) -> Iterator[Tensor]:

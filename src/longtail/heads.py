@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail._core.checks import check_positive
 from longtail._core.numerics import unit_vectors
 
 __all__ = ["cosine_logits", "CosineLinear", "ScaledLinear", "fresh_head", "scaled_head"]
 
 
-def cosine_logits(x: Tensor, weight: Tensor, scale: float = 30.0) -> Tensor:
+def cosine_logits(x: Tensor, linear_weight: Tensor, scale: float = 30.0) -> Tensor:
     """Scaled cosines between embeddings and class vectors.
 
     Formula:
@@ -21,7 +20,7 @@ def cosine_logits(x: Tensor, weight: Tensor, scale: float = 30.0) -> Tensor:
 
     Args:
         x: [N, D] embeddings. Half precision is normalized in float32.
-        weight: [C, D] class vectors.
+        linear_weight: [C, D] class vectors.
         scale: largest possible logit; the inverse of a softmax temperature.
 
     Returns:
@@ -42,7 +41,7 @@ def cosine_logits(x: Tensor, weight: Tensor, scale: float = 30.0) -> Tensor:
         Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", section 3.2;
         scale 30 as in the authors' code.
     """
-    logits = F.linear(scale * unit_vectors(x), unit_vectors(weight))
+    logits = F.linear(scale * unit_vectors(x), unit_vectors(linear_weight))
     return logits if torch.is_autocast_enabled(x.device.type) else logits.to(x.dtype)
 
 
@@ -66,8 +65,7 @@ class CosineLinear(nn.Module):
             raise ValueError(
                 f"CosineLinear: in_features and num_classes must be at least 1. Got {in_features} and {num_classes}."
             )
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"CosineLinear: scale must be a finite number above 0. Got {scale}.")
+        check_positive(scale, "CosineLinear: scale")
         self.in_features, self.num_classes, self.scale = in_features, num_classes, scale
         self.weight = nn.Parameter(torch.empty(num_classes, in_features))
         self.reset_parameters()

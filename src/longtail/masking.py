@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longtail._core.checks import check_indicator, check_value_range
+from longtail._core.checks import at_least, can_look_at, check_indicator, check_value_range
 from longtail._core.collectives import is_initialized
 from longtail._core.numerics import widen
 from longtail.prior import ClassPrior
@@ -24,8 +24,8 @@ __all__ = [
     "mask_probabilities",
     "count_bins",
     "divergence",
-    "standardized",
-    "adapted_ratio",
+    "standardize",
+    "adapt_ratio",
     "PartialLabelMasking",
     "MaskedLoss",
 ]
@@ -42,7 +42,7 @@ def positive_ratio(prior: ClassPrior) -> Tensor:
         r[c] = n[c] / (N - n[c])
 
     Args:
-        prior: counts of positives, and of samples; from ``ClassPrior.from_indicator`` for several labels a sample.
+        prior: counts of positives, and of samples; from ``ClassPrior.from_indicator`` for multi-label data.
 
     >>> positive_ratio(ClassPrior.from_indicator([[1, 1, 0], [0, 1, 0], [0, 1, 0]])).tolist()
     [0.5, nan, nan]
@@ -79,38 +79,37 @@ def mask_probabilities(data_ratio: Tensor, ratio: Tensor) -> tuple[Tensor, Tenso
     return keep_positive, keep_negative
 
 
-def count_bins(probs: Tensor, targets: Tensor, bins: int) -> Tensor:
+def count_bins(probs: Tensor, target: Tensor, num_bins: int) -> Tensor:
     """Histograms of each class's probabilities, of its positives and its negatives apart.
 
     Args:
         probs: [N, C] in [0, 1].
-        targets: [N, C] of 0 and 1, or [N] class indices.
-        bins: how many bins of equal width; bin b holds [b / bins, (b + 1) / bins), and the last one 1 as well.
+        target: [N, C] of 0 and 1, or [N] class indices.
+        num_bins: B, how many bins of equal width; bin b holds [b / B, (b + 1) / B), and the last one 1 as well.
 
     Returns:
-        [2, C, bins] int64: the negatives' histograms, then the positives'.
+        [2, C, B] int64: the negatives' histograms, then the positives'.
 
-    >>> count_bins(torch.tensor([[0.9], [0.3], [1.0]]), torch.tensor([[1], [0], [1]]), bins=2).tolist()
+    >>> count_bins(torch.tensor([[0.9], [0.3], [1.0]]), torch.tensor([[1], [0], [1]]), num_bins=2).tolist()
     [[[1, 0]], [[0, 2]]]
 
     Reference:
         Duarte et al., "PLM: Partial label masking", eq. (4) and appendix B.
     """
-    if bins < 2:
-        raise ValueError(f"bins must be at least 2. Got {bins}.")
-    is_positive = check_indicator(probs, targets)
+    at_least(num_bins, 2, "num_bins")
+    is_positive = check_indicator(probs, target)
     _check_probabilities(probs)
-    return _count_bins(widen(probs.detach()), is_positive, bins)
+    return _count_bins(widen(probs.detach()), is_positive, num_bins)
 
 
 def divergence(histogram: Tensor, target_bin: int, smoothing: float = SMOOTHING) -> Tensor:
     """How far predicted probabilities are from labels, all of which lie in one bin.
 
     Formula:
-        KL(Q || P), with Q the histogram's shares and P all in target_bin, each as (share + s) / (1 + bins * s)
+        KL(Q || P), with Q the histogram's shares and P all in target_bin, each as (share + s) / (1 + B * s)
 
     Args:
-        histogram: [..., bins] counts of probabilities.
+        histogram: [..., B] counts of probabilities.
         target_bin: the bin of the labels: the last one for positives, 0 for negatives.
         smoothing: s, added to the share of every bin. It is a share, not a count, so that the result does not depend
             on the number of samples.
@@ -119,7 +118,7 @@ def divergence(histogram: Tensor, target_bin: int, smoothing: float = SMOOTHING)
         [...] in the default dtype, at least 0; NaN for a histogram without samples.
 
     Without smoothing the divergence is infinite as soon as one probability is in another bin. Its size grows as
-    log(1 / s), the same for all classes, which ``standardized`` takes out.
+    log(1 / s), the same for all classes, which ``standardize`` takes out.
 
     >>> divergence(torch.tensor([[0, 5], [5, 0]]), target_bin=-1).round().tolist()
     [0.0, 14.0]
@@ -139,7 +138,7 @@ def divergence(histogram: Tensor, target_bin: int, smoothing: float = SMOOTHING)
     return (predicted * (predicted / wanted).log()).sum(dim=-1)
 
 
-def standardized(values: Tensor) -> Tensor:
+def standardize(values: Tensor) -> Tensor:
     """Values minus their mean, over their standard deviation (that of a population); NaN stays and does not count.
 
     Formula:
@@ -148,7 +147,7 @@ def standardized(values: Tensor) -> Tensor:
     Args:
         values: [C].
 
-    >>> standardized(torch.tensor([1.0, 3.0, math.nan])).tolist()
+    >>> standardize(torch.tensor([1.0, 3.0, math.nan])).tolist()
     [-1.0, 1.0, nan]
 
     Reference:
@@ -161,11 +160,11 @@ def standardized(values: Tensor) -> Tensor:
     return torch.where(is_spread, centered / deviation, centered * 0)
 
 
-def adapted_ratio(ratio: Tensor, positive_divergence: Tensor, negative_divergence: Tensor, rate: float) -> Tensor:
+def adapt_ratio(ratio: Tensor, positive_divergence: Tensor, negative_divergence: Tensor, rate: float) -> Tensor:
     """The ratio of the next epoch: larger where positives are predicted worse than negatives, as classes go.
 
     Formula:
-        ratio[c] * exp(rate * (standardized(D_pos)[c] - standardized(D_neg)[c]))
+        ratio[c] * exp(rate * (standardize(D_pos)[c] - standardize(D_neg)[c]))
 
     Args:
         ratio: [C] of this epoch.
@@ -173,15 +172,15 @@ def adapted_ratio(ratio: Tensor, positive_divergence: Tensor, negative_divergenc
         negative_divergence: [C] D_neg likewise.
         rate: lambda, how fast ratios move.
 
-    >>> adapted_ratio(torch.ones(2), torch.tensor([4.0, 1.0]), torch.tensor([1.0, 4.0]), rate=1.0).log().tolist()
+    >>> adapt_ratio(torch.ones(2), torch.tensor([4.0, 1.0]), torch.tensor([1.0, 4.0]), rate=1.0).log().tolist()
     [2.0, -2.0]
 
     Reference:
         Duarte et al., "PLM: Partial label masking", eq. (6) and (7).
     """
     is_known = ~(positive_divergence.isnan() | negative_divergence.isnan())
-    positive = standardized(torch.where(is_known, positive_divergence, math.nan))
-    negative = standardized(torch.where(is_known, negative_divergence, math.nan))
+    positive = standardize(torch.where(is_known, positive_divergence, math.nan))
+    negative = standardize(torch.where(is_known, negative_divergence, math.nan))
     step = torch.where(is_known, positive - negative, 0.0)
     return ratio * torch.exp(rate * step)
 
@@ -194,18 +193,20 @@ class PartialLabelMasking(nn.Module):
         after each epoch t[c] <- t[c] * exp(rate * (D_pos[c] - D_neg[c])), with standardized divergences D
 
     Args:
-        prior: counts of positives and of samples; ``ClassPrior.from_indicator`` for several labels a sample. A class
+        prior: counts of positives and of samples; ``ClassPrior.from_indicator`` for multi-label data. A class
             without positives or without negatives has no ratio: a warning says so, and it is never masked.
         rate: lambda. The paper takes 0.01 over 90 epochs (1.0 on CIFAR-10); fewer epochs need a larger one.
-        bins: of the histograms of probabilities.
+        num_bins: of the histograms of probabilities.
         initial: the first t: "data" (r itself, nothing is masked at first), "mean", "min" or "max" of r over classes,
             or [C] ratios above 0.
-        clip: (lowest, highest) ratio; None is no limit. The paper takes (0, 1) for MSCOCO.
+        clip: (lowest, highest) ratio; None is no limit. The paper takes (0, 1) for MSCOCO. With or without it, ratios
+            stay within the normal positive numbers of their dtype, 1e-38 to 3e38 in float32: from 0 or infinity they
+            could not move again.
 
     In a training loop: ``mask`` before the loss, ``observe`` with the probabilities of the same batch, and ``adapt``
     after the epoch. ``MaskedLoss`` does the first two. There is no second pass over the data: the histograms are
-    those of the training steps, 2 * C * bins numbers. ``adapt`` sums them over all processes, so all have the same
-    ratios.
+    those of the training steps, 2 * C * num_bins numbers. ``adapt`` sums them over all processes, so all have the
+    same ratios.
 
     Use when:
         Rare labels are hardly ever predicted at a threshold of 0.5 and recall matters more than precision; labels
@@ -218,10 +219,10 @@ class PartialLabelMasking(nn.Module):
 
     >>> prior = ClassPrior.from_indicator(torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]]))
     >>> masking = PartialLabelMasking(prior, rate=0.5)
-    >>> targets = torch.tensor([[1, 0], [0, 1]])
-    >>> masking.mask(targets).tolist()
+    >>> target = torch.tensor([[1, 0], [0, 1]])
+    >>> masking.mask(target).tolist()
     [[True, True], [True, True]]
-    >>> masking.observe(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), targets)
+    >>> masking.observe(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), target)
     >>> masking.adapt()
     >>> bool(masking.ratio[0] < masking.data_ratio[0]), bool(masking.ratio[1] > masking.data_ratio[1])
     (True, True)
@@ -241,31 +242,28 @@ class PartialLabelMasking(nn.Module):
     ratio: Tensor
     """[C] t, the ratio that masks aim at now; NaN where undefined."""
     histogram: Tensor
-    """[2, C, bins] int64, probabilities of negatives and positives seen since the last ``adapt``."""
+    """[2, C, num_bins] int64, probabilities of negatives and positives seen since the last ``adapt``."""
 
     def __init__(
         self,
         prior: ClassPrior,
         rate: float = 0.01,
-        bins: int = 10,
+        num_bins: int = 10,
         initial: str | Tensor = "data",
         clip: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         if not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"PartialLabelMasking: rate must be a finite number >= 0. Got {rate}.")
-        if bins < 2:
-            raise ValueError(f"PartialLabelMasking: bins must be at least 2. Got {bins}.")
         self.rate = rate
-        self.bins = bins
-        self.clip = _checked_clip(clip)
+        self.num_bins = at_least(num_bins, 2, "PartialLabelMasking: num_bins")
+        self.clip = _check_clip(clip)
         data_ratio = positive_ratio(prior)
         _warn_of_undefined(data_ratio)
-        ratio = self._clipped(_initial_ratio(data_ratio, initial))
         dtype = torch.get_default_dtype()
         self.register_buffer("data_ratio", data_ratio.to(dtype))
-        self.register_buffer("ratio", ratio.to(dtype))
-        self.register_buffer("histogram", torch.zeros(2, prior.num_classes, bins, dtype=torch.int64))
+        self.register_buffer("ratio", self._limit(_initial_ratio(data_ratio, initial), dtype))
+        self.register_buffer("histogram", torch.zeros(2, prior.num_classes, num_bins, dtype=torch.int64))
         self._history = [self.ratio.clone()]
 
     @property
@@ -278,15 +276,15 @@ class PartialLabelMasking(nn.Module):
         """Indices of classes without positives or without negatives, which are never masked."""
         return torch.nonzero(self.data_ratio.isnan()).flatten()
 
-    def mask(self, targets: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """[N, C] bool, False where a label of ``targets`` ([N, C] of 0 and 1, or [N] indices) does not count."""
-        is_positive = check_indicator(self.data_ratio, targets)
+    def mask(self, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """[N, C] bool, False where a label of ``target`` ([N, C] of 0 and 1, or [N] indices) does not count."""
+        is_positive = check_indicator(self.data_ratio, target)
         return self._mask(is_positive, generator)
 
-    def observe(self, probs: Tensor, targets: Tensor) -> None:
-        """Add probabilities [N, C] and their targets to the histograms."""
+    def observe(self, probs: Tensor, target: Tensor) -> None:
+        """Add probabilities [N, C] and their target to the histograms."""
         self._check_classes(probs)
-        self.histogram += count_bins(probs, targets, self.bins)
+        self.histogram += count_bins(probs, target, self.num_bins)
 
     def adapt(self) -> None:
         """Move the ratios by what was observed, in all processes together, and forget it."""
@@ -296,8 +294,8 @@ class PartialLabelMasking(nn.Module):
         if not total.any():
             raise ValueError("PartialLabelMasking.adapt: call observe before it. Got no probabilities.")
         positive, negative = divergence(total[1], target_bin=-1), divergence(total[0], target_bin=0)
-        moved = adapted_ratio(self.ratio.double(), positive.double(), negative.double(), self.rate)
-        self.ratio.copy_(self._clipped(moved))
+        moved = adapt_ratio(self.ratio.double(), positive.double(), negative.double(), self.rate)
+        self.ratio.copy_(self._limit(moved, self.ratio.dtype))
         self._history.append(self.ratio.clone())
         self.histogram.zero_()
 
@@ -311,7 +309,7 @@ class PartialLabelMasking(nn.Module):
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
-        return f"num_classes={len(self.ratio)}, rate={self.rate}, bins={self.bins}, clip={self.clip}"
+        return f"num_classes={len(self.ratio)}, rate={self.rate}, num_bins={self.num_bins}, clip={self.clip}"
 
     def _mask(self, is_positive: Tensor, generator: torch.Generator | None) -> Tensor:
         self._check_classes(is_positive)
@@ -319,13 +317,17 @@ class PartialLabelMasking(nn.Module):
         # Of each class only one kind of label is ever left out, so one comparison with [C] numbers does.
         return _draw_kept(is_positive, keep_positive < 1, torch.minimum(keep_positive, keep_negative), generator)
 
-    def _clipped(self, ratio: Tensor) -> Tensor:
-        return ratio if self.clip is None else ratio.clamp(*self.clip)
+    def _limit(self, ratio: Tensor, dtype: torch.dtype) -> Tensor:
+        """The ratio in this dtype, within the clip and neither 0 nor infinite."""
+        limits = torch.finfo(dtype)
+        clipped = ratio if self.clip is None else ratio.clamp(*self.clip)
+        return clipped.clamp(limits.tiny, limits.max).to(dtype)
 
     def _check_classes(self, matrix: Tensor) -> None:
         if matrix.ndim != 2 or matrix.shape[1] != len(self.ratio):
             raise ValueError(
-                f"PartialLabelMasking: expected [N, {len(self.ratio)}], a column a class. Got {tuple(matrix.shape)}."
+                f"PartialLabelMasking: expected [N, {len(self.ratio)}], one column per class. "
+                f"Got {tuple(matrix.shape)}."
             )
 
 
@@ -367,9 +369,12 @@ class MaskedLoss(nn.Module):
             value: Tensor = self.loss(logits, target)
             return value
         is_positive = check_indicator(logits, target)
-        mask = self.masking._mask(is_positive, self._epoch_generator(logits.device))
         probs = widen(logits.detach()).sigmoid()
-        self.masking.histogram += _count_bins(probs, is_positive, self.masking.bins)
+        # Probabilities have a finite sum unless one is NaN, and no look at them is faster.
+        if can_look_at(probs) and probs.sum().isnan():
+            raise ValueError("MaskedLoss: logits must not be NaN. Got NaN; look for a diverged model.")
+        mask = self.masking._mask(is_positive, self._epoch_generator(logits.device))
+        self.masking.histogram += _count_bins(probs, is_positive, self.masking.num_bins)
         value = self.loss(logits, target, mask=mask)
         return value
 
@@ -388,20 +393,23 @@ class MaskedLoss(nn.Module):
         return self._generator
 
 
-def _count_bins(probs: Tensor, is_positive: Tensor, bins: int) -> Tensor:
-    """``count_bins`` without checks; NaN counts as 0."""
+def _count_bins(probs: Tensor, is_positive: Tensor, num_bins: int) -> Tensor:
+    """``count_bins`` without checks; NaN does not count."""
     num_classes = probs.shape[1]
-    first = torch.arange(num_classes, dtype=torch.int32, device=probs.device) * bins
+    first = torch.arange(num_classes, dtype=torch.int32, device=probs.device) * num_bins
     # One number for each bin of each class of each label; int32 halves the traffic.
-    cell = (probs * bins).int().clamp_(0, bins - 1).add_(first)
-    cell.add_(is_positive.view(torch.uint8).int(), alpha=num_classes * bins)
-    flat, size = cell.flatten(), 2 * num_classes * bins
+    cell = (probs * num_bins).int().clamp_(0, num_bins - 1).add_(first)
+    cell.add_(is_positive.view(torch.uint8).int(), alpha=num_classes * num_bins)
+    size = 2 * num_classes * num_bins
+    if not can_look_at(probs):  # else the caller has looked for NaN
+        cell.masked_fill_(probs.isnan(), size)
+    flat = cell.flatten()
     if torch.compiler.is_compiling():  # a fixed shape, where bincount's depends on values
-        counts = torch.zeros(size, dtype=torch.int64, device=probs.device)
+        counts = torch.zeros(size + 1, dtype=torch.int64, device=probs.device)
         counts = counts.scatter_add(0, flat.long(), torch.ones_like(flat, dtype=torch.int64))
     else:
-        counts = torch.bincount(flat, minlength=size)
-    return counts.view(2, num_classes, bins)
+        counts = torch.bincount(flat, minlength=size + 1)
+    return counts[:size].view(2, num_classes, num_bins)
 
 
 def _draw_kept(
@@ -409,7 +417,7 @@ def _draw_kept(
 ) -> Tensor:
     """[N, C] bool, False with 1 - keep[c] for labels of the kind that class c drops.
 
-    8 random bits a label cost a quarter of what 32 do. What they lack in precision, each class makes up by rounding
+    8 random bits per label cost a quarter of what 32 do. What they lack in precision, each class makes up by rounding
     its threshold up or down at random: over all draws, its labels stay with exactly this probability.
     """
     dither = torch.rand(keep.shape, generator=generator, device=keep.device)
@@ -430,7 +438,7 @@ def _random_bytes(like: Tensor, generator: torch.Generator | None) -> Tensor:
 def _initial_ratio(data_ratio: Tensor, initial: str | Tensor) -> Tensor:
     """[C] float64 first ratios; NaN where the data has none."""
     if isinstance(initial, Tensor):
-        return _checked_initial(data_ratio, initial)
+        return _check_initial(data_ratio, initial)
     known = data_ratio[~data_ratio.isnan()]
     if known.numel() == 0:
         return data_ratio
@@ -442,7 +450,7 @@ def _initial_ratio(data_ratio: Tensor, initial: str | Tensor) -> Tensor:
     return torch.where(data_ratio.isnan(), math.nan, named[initial])
 
 
-def _checked_initial(data_ratio: Tensor, initial: Tensor) -> Tensor:
+def _check_initial(data_ratio: Tensor, initial: Tensor) -> Tensor:
     if initial.shape != data_ratio.shape:
         raise ValueError(
             f"PartialLabelMasking: initial must be [{len(data_ratio)}] ratios. Got shape {tuple(initial.shape)}."
@@ -457,7 +465,7 @@ def _checked_initial(data_ratio: Tensor, initial: Tensor) -> Tensor:
     return wide
 
 
-def _checked_clip(clip: tuple[float, float] | None) -> tuple[float, float] | None:
+def _check_clip(clip: tuple[float, float] | None) -> tuple[float, float] | None:
     if clip is None:
         return None
     bounds = tuple(clip)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -16,6 +17,9 @@ __all__ = [
     "check_class_range",
     "check_indicator",
     "check_value_range",
+    "check_finite",
+    "check_positive",
+    "can_look_at",
     "at_least",
     "score_matrix",
 ]
@@ -41,13 +45,16 @@ def check_target_length(num_rows: int, target: Tensor) -> None:
         raise ValueError(f"target must be [{num_rows}] class indices. Got {tuple(target.shape)}.")
 
 
-def check_class_range(target: Tensor, num_classes: int) -> None:
-    """On CPUs only: elsewhere a look at the values would wait for the device."""
-    if target.device.type != "cpu" or target.numel() == 0 or torch.compiler.is_compiling():
+def check_class_range(
+    target: Tensor, num_classes: int, ignore_index: int | None = None, name: str = "target"
+) -> None:
+    """Raise, where values can be looked at, unless all are classes; ``ignore_index`` is only named in the message."""
+    if not can_look_at(target):
         return
-    low, high = int(target.min()), int(target.max())
+    low, high = (int(value) for value in torch.aminmax(target))
     if low < 0 or high >= num_classes:
-        raise ValueError(f"target must be in 0..{num_classes - 1} (or ignore_index). Got {low if low < 0 else high}.")
+        ignored = "" if ignore_index is None else f" (or ignore_index, {ignore_index})"
+        raise ValueError(f"{name} must be in 0..{num_classes - 1}{ignored}. Got {low if low < 0 else high}.")
 
 
 def check_indicator(like: Tensor, target: Tensor) -> Tensor:
@@ -64,7 +71,7 @@ def check_indicator(like: Tensor, target: Tensor) -> Tensor:
             f"Got {target.dtype} {tuple(target.shape)}."
         )
     is_positive = target.bool()
-    if target.dtype != torch.bool and _is_looked_at(target):
+    if target.dtype != torch.bool and can_look_at(target):
         _check_equal(is_positive, target)
     return is_positive
 
@@ -80,14 +87,26 @@ def _check_equal(is_positive: Tensor, target: Tensor) -> None:
 
 def check_value_range(values: Tensor, name: str, wanted: str) -> None:
     """Raise unless all values are in [0, 1]."""
-    if not _is_looked_at(values):
+    if not can_look_at(values):
         return
     low, high = (float(value) for value in torch.aminmax(values.detach()))
     if not (low >= 0 and high <= 1):  # also if both are NaN, as aminmax has it when anything is
         raise ValueError(f"{name} must be {wanted}. Got {high if low >= 0 or low != low else low:g}.")
 
 
-def _is_looked_at(values: Tensor) -> bool:
+def check_finite(values: Tensor, name: str) -> None:
+    """Raise if anything is NaN or infinite."""
+    if not values.isfinite().all():
+        raise ValueError(f"{name} must be finite. Got NaN or infinity; look for a diverged model.")
+
+
+def check_positive(value: float, name: str) -> None:
+    """Raise unless the number is finite and above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0. Got {value}.")
+
+
+def can_look_at(values: Tensor) -> bool:
     """On CPUs only: elsewhere a look at the values would wait for the device."""
     return values.device.type == "cpu" and values.numel() > 0 and not torch.compiler.is_compiling()
 
@@ -110,6 +129,5 @@ def score_matrix(scores: Any) -> Tensor:
         raise ValueError(
             f"scores must be floating-point [N, C], with samples. Got {tensor.dtype} {tuple(tensor.shape)}."
         )
-    if not tensor.isfinite().all():
-        raise ValueError("scores must be finite. Got NaN or infinity; look for a diverged model.")
+    check_finite(tensor, "scores")
     return tensor

@@ -1,4 +1,11 @@
-"""Losses: functions that return one value per sample, and modules that hold their buffers and take the mean."""
+"""Losses: functions that return one value per sample, and modules that hold their buffers and take the mean.
+
+What a loss module is: ``forward(logits, target)`` gives a scalar, the mean over the samples that count; that of a
+regularizer, ``forward(embeddings, target)``, does the same for embeddings. What it needs of the class counts it holds
+in buffers, so that it moves with ``.to``, is saved in ``state_dict``, and takes any floating dtype on any device. It
+may define ``end_epoch()``, which a training loop calls after each epoch, in all processes: ``longtail.MaskedLoss`` adapts
+its ratios there. Any module with these habits, yours as well, works wherever a loss is asked for.
+"""
 
 from longtail.losses.centroids import Center, ClassCentroids, DroLt, center, dro_lt
 from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupled_hinge, decoupled_logistic
@@ -9,7 +16,7 @@ from longtail.losses.linear import (
     linear_margin_cross_entropy,
     mean_linear_margin_cross_entropy,
 )
-from longtail.losses.memory import ClassMemory, Remembered, check_memory
+from longtail.losses.memory import ClassMemory, CrossBatchMemory, Remembered
 from longtail.losses.pairwise import (
     HybridLoss,
     RangeLoss,
@@ -22,6 +29,7 @@ from longtail.losses.pairwise import (
     supervised_contrastive,
     triplet,
 )
+from longtail.losses.pick_all import multilabel_margin_cross_entropy
 from longtail.losses.sigmoid import (
     BalancedSigmoid,
     DistributionBalancedLoss,
@@ -57,7 +65,8 @@ __all__ = [
     "LinearMarginCrossEntropy",
     "Remembered",
     "ClassMemory",
-    "check_memory",
+    "CrossBatchMemory",
+    "multilabel_margin_cross_entropy",
     "spread_out",
     "range_loss",
     "supervised_contrastive",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from longtail._core.numerics import loss_of_gap, row_chunks
@@ -22,6 +23,7 @@ __all__ = [
     "shift_target",
     "MeanLinearCrossEntropy",
     "ScaledSoftmaxCrossEntropy",
+    "is_transformed",
     "margin_factors",
 ]
 
@@ -46,7 +48,7 @@ def _buffer(chunks: list[slice], num_classes: int, like: Tensor) -> Tensor:
 
 
 class MeanLinearCrossEntropy(torch.autograd.Function):
-    """sum_i scale[i] * CE(x[i] @ weight.T + bias, with ``shift[i]`` added at the target): a scalar.
+    """sum_i scale[i] * CE(x[i] @ linear_weight.T + bias, with ``shift[i]`` added at the target): a scalar.
 
     Because the reduction is known, each chunk's gradients are taken while its logits are at hand, so nothing is
     computed twice and nothing of size [N, C] exists. Only plain ``backward`` works, once.
@@ -56,7 +58,7 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        weight: Tensor,
+        linear_weight: Tensor,
         bias: Tensor,
         target: Tensor,
         shift: Tensor,
@@ -65,13 +67,13 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needs = [takes_gradients and needed for needed in ctx.needs_input_grad]
         grad_x = torch.empty_like(x) if needs[0] else None
-        grad_weight = torch.zeros_like(weight) if needs[1] else None
+        grad_weight = torch.zeros_like(linear_weight) if needs[1] else None
         grad_bias = torch.zeros_like(bias) if needs[2] else None
         total = torch.zeros((), dtype=x.dtype, device=x.device)
-        chunks = list(row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS))
-        buffer = _buffer(chunks, len(weight), x)
+        chunks = list(row_chunks(len(x), len(linear_weight), LINEAR_CHUNK_ELEMENTS))
+        buffer = _buffer(chunks, len(linear_weight), x)
         for rows in chunks:
-            logits = torch.addmm(bias, x[rows], weight.T, out=buffer[: rows.stop - rows.start])
+            logits = torch.addmm(bias, x[rows], linear_weight.T, out=buffer[: rows.stop - rows.start])
             shift_target(logits, target[rows], shift[rows])
             at_target = logits.gather(1, target[rows].unsqueeze(1)).squeeze(1)
             # All in place: with a second buffer chunks would have to be half as tall, and matrix products slower.
@@ -86,7 +88,7 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
             grad = unnormalized.mul_((scale[rows] / norm).unsqueeze(1))
             shift_target(grad, target[rows], -scale[rows])
             if grad_x is not None:
-                torch.mm(grad, weight, out=grad_x[rows])
+                torch.mm(grad, linear_weight, out=grad_x[rows])
             if grad_weight is not None:
                 grad_weight.addmm_(grad.T, x[rows])
             if grad_bias is not None:
@@ -110,8 +112,8 @@ class MeanLinearCrossEntropy(torch.autograd.Function):
 class ScaledSoftmaxCrossEntropy(torch.autograd.Function):
     """[N] cross-entropy of ``logits + log(factors)``, with ``target_shift[y]`` added at the target y; or its mean.
 
-    Factors come from ``margin_factors``. Raises FloatingPointError where some target's probability is near underflow,
-    and RuntimeError in forward mode and under ``torch.func``. Differentiable twice.
+    Factors come from ``margin_factors``. Raises FloatingPointError where some target's probability is near underflow.
+    Differentiable twice; not for what ``is_transformed`` finds.
     """
 
     @staticmethod
@@ -150,6 +152,11 @@ class ScaledSoftmaxCrossEntropy(torch.autograd.Function):
         else:
             grad = gradient_times_norm * (grad_losses / norm)
         return grad, None, None, None, None
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether ``torch.func`` or forward-mode differentiation is at work, for which looks at values have no rule."""
+    return torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def margin_factors(negative: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the margin losses share: margins and weights as buffers, and the loss of shifted logits."""
+"""What the margin losses share: margins and class weights as buffers, and the loss of shifted logits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from longtail.losses._kernels import margin_factors, shift_target
 from longtail.margins import Margins
 
 __all__ = [
-    "register_margins",
+    "MarginLoss",
+    "register_constant",
     "keep_target_shift",
     "keep_factors",
-    "margins_of_module",
     "Terms",
     "make_terms",
     "terms_of_module",
@@ -25,43 +25,55 @@ __all__ = [
     "is_learned",
     "class_indices",
     "replace_ignored",
+    "check_target",
     "mean_of_counted",
     "check_shapes",
+    "check_class_terms",
 ]
 
 
-def register_margins(module: nn.Module, margins: Margins | None, weights: Tensor | None) -> None:
-    """Margins and weights as buffers of the default dtype, apart from the caller's; zero margins are left out."""
-    dtype = torch.get_default_dtype()
-    if margins is not None and not (margins.positive.any() or margins.negative.any()):
-        margins = None
-    module.register_buffer("positive", None if margins is None else margins.positive.to(dtype, copy=True))
-    module.register_buffer("negative", None if margins is None else margins.negative.to(dtype, copy=True))
-    module.register_buffer("weights", None if weights is None else weights.to(dtype, copy=True))
+class MarginLoss(nn.Module):
+    """A loss with margins and class weights as buffers; margins of 0 are left out."""
+
+    positive: Tensor | None
+    negative: Tensor | None
+    class_weights: Tensor | None
+
+    def __init__(self, margins: Margins | None, class_weights: Tensor | None) -> None:
+        super().__init__()
+        if margins is not None and not (margins.positive.any() or margins.negative.any()):
+            margins = None
+        register_constant(self, "positive", None if margins is None else margins.positive)
+        register_constant(self, "negative", None if margins is None else margins.negative)
+        register_constant(self, "class_weights", class_weights)
+
+    @property
+    def margins(self) -> Margins | None:
+        """Delta; None is 0."""
+        return None if self.positive is None or self.negative is None else Margins(self.positive, self.negative)
 
 
-def keep_target_shift(module: nn.Module, _: object = None) -> None:
+def register_constant(module: nn.Module, name: str, values: Tensor | None) -> None:
+    """A buffer of the default dtype, apart from the caller's tensor; None is one that is left out."""
+    module.register_buffer(name, None if values is None else values.to(torch.get_default_dtype(), copy=True))
+
+
+def keep_target_shift(module: MarginLoss, _: object = None) -> None:
     """Keep what the margins add at the target beside them, None where it is 0: so symmetric margins skip a step."""
-    margins = margins_of_module(module)
+    margins = module.margins
     shift = None if margins is None else _target_shift(margins)
     is_symmetric = shift is None or not shift.any()
     module.register_buffer("target_shift", None if is_symmetric else shift, persistent=False)
 
 
-def keep_factors(module: nn.Module, _: object = None) -> None:
+def keep_factors(module: MarginLoss, _: object = None) -> None:
     """Keep what the margins multiply probabilities with beside them."""
-    margins = margins_of_module(module)
-    factors = None if margins is None else margin_factors(margins.negative)
+    factors = None if module.negative is None else margin_factors(module.negative)
     module.register_buffer("factors", factors, persistent=False)
 
 
 def _target_shift(margins: Margins) -> Tensor:
     return -(margins.positive + margins.negative)
-
-
-def margins_of_module(module: nn.Module) -> Margins | None:
-    positive, negative = module.positive, module.negative
-    return None if positive is None or negative is None else Margins(positive, negative)  # type: ignore[arg-type]
 
 
 class Terms(NamedTuple):
@@ -73,18 +85,23 @@ class Terms(NamedTuple):
     """[C] what comes to the target's logit after that; None is 0, as for symmetric margins."""
     factors: Tensor | None
     """[C] ``margin_factors`` of the negative part where they are at hand, else None."""
-    weights: Tensor | None
+    class_weights: Tensor | None
+    """[C]; None is 1."""
     ignore_index: int
     label_smoothing: float
 
 
-def make_terms(margins: Margins | None, weights: Tensor | None, ignore_index: int, label_smoothing: float) -> Terms:
+def make_terms(
+    margins: Margins | None, class_weights: Tensor | None, ignore_index: int, label_smoothing: float
+) -> Terms:
+    """The terms of a function's arguments."""
     negative, shift = (None, None) if margins is None else (margins.negative, _target_shift(margins))
-    return Terms(negative, shift, None, weights, ignore_index, label_smoothing)
+    return Terms(negative, shift, None, class_weights, ignore_index, label_smoothing)
 
 
 def terms_of_module(module: Any, factors: Tensor | None) -> Terms:
-    kept = module.negative, module.target_shift, factors, module.weights
+    """The terms of what a module keeps."""
+    kept = module.negative, module.target_shift, factors, module.class_weights
     return Terms(*kept, module.ignore_index, module.label_smoothing)
 
 
@@ -93,20 +110,20 @@ def losses_of_shifted(shifted: Tensor, target: Tensor, terms: Terms, take_mean: 
     if target.is_floating_point() or terms.label_smoothing > 0:
         losses = _expected_losses(shifted, target, terms)
         return mean_of_counted(losses, target, terms.ignore_index) if take_mean else losses
-    weights = None if terms.weights is None else terms.weights.to(shifted)
+    class_weights = None if terms.class_weights is None else terms.class_weights.to(shifted)
     # PyTorch's own mean divides by the weights, so with weights it is taken here.
-    reduction = "mean" if take_mean and weights is None else "none"
+    reduction = "mean" if take_mean and class_weights is None else "none"
+    if terms.target_shift is not None:
+        shifted = _shift_targets(shifted, target, terms.target_shift)
     try:
-        if terms.target_shift is not None:
-            shifted = _with_target_shifted(shifted, target, terms.target_shift)
-        losses = F.cross_entropy(shifted, target, weights, ignore_index=terms.ignore_index, reduction=reduction)
-    except (IndexError, RuntimeError):
-        check_class_range(replace_ignored(target, terms.ignore_index), shifted.shape[1])
+        losses = F.cross_entropy(shifted, target, class_weights, ignore_index=terms.ignore_index, reduction=reduction)
+    except IndexError:
+        check_target(target, shifted.shape[1], terms.ignore_index)
         raise
-    return mean_of_counted(losses, target, terms.ignore_index) if take_mean and weights is not None else losses
+    return mean_of_counted(losses, target, terms.ignore_index) if take_mean and class_weights is not None else losses
 
 
-def _with_target_shifted(shifted: Tensor, target: Tensor, target_shift: Tensor) -> Tensor:
+def _shift_targets(shifted: Tensor, target: Tensor, target_shift: Tensor) -> Tensor:
     """Add the shift of each target to its logit, in place."""
     # An ignored target may be no class at all: any class will do for it.
     safe = target.clamp(0, shifted.shape[1] - 1)
@@ -124,21 +141,20 @@ def _expected_losses(shifted: Tensor, target: Tensor, terms: Terms) -> Tensor:
     ignored: Tensor | None = None
     if not target.is_floating_point():
         ignored = target == terms.ignore_index
-        target = replace_ignored(target, terms.ignore_index)
-        check_class_range(target, num_classes)
-        target = F.one_hot(target, num_classes)
+        target = F.one_hot(check_target(target, num_classes, terms.ignore_index), num_classes)
     target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
     if terms.target_shift is not None:
         gap = gap_of_loss(per_label).scatter(1, *leading_gap(shifted))
         per_label = loss_of_gap(gap - terms.target_shift.to(shifted))
-    if terms.weights is not None:
-        target = target * terms.weights.to(shifted)
+    if terms.class_weights is not None:
+        target = target * terms.class_weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
     return losses if ignored is None else losses.masked_fill(ignored, 0)
 
 
 def is_learned(terms: Terms) -> bool:
+    """Whether the margins have gradients."""
     return any(part is not None and part.requires_grad for part in (terms.negative, terms.target_shift))
 
 
@@ -153,6 +169,13 @@ def replace_ignored(target: Tensor, ignore_index: int) -> Tensor:
     return target.masked_fill(target == ignore_index, 0)
 
 
+def check_target(target: Tensor, num_classes: int, ignore_index: int) -> Tensor:
+    """``replace_ignored``, if all the others are classes."""
+    safe = replace_ignored(target, ignore_index)
+    check_class_range(safe, num_classes, ignore_index)
+    return safe
+
+
 def mean_of_counted(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """The mean over samples that count, whatever their weights."""
     if target.is_floating_point():
@@ -161,7 +184,16 @@ def mean_of_counted(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor
     return (losses.sum(dtype=wide) / (class_indices(target) != ignore_index).sum()).to(losses.dtype)
 
 
+def check_class_terms(num_classes: int, negative: Tensor | None, class_weights: Tensor | None) -> None:
+    """Raise unless margins and class weights are for that many classes."""
+    if negative is not None and len(negative) != num_classes:
+        raise ValueError(f"margins are for {len(negative)} classes, but logits have {num_classes}.")
+    if class_weights is not None and class_weights.shape != (num_classes,):
+        raise ValueError(f"class_weights must be [{num_classes}]. Got {tuple(class_weights.shape)}.")
+
+
 def check_shapes(logits: Tensor, target: Tensor, terms: Terms) -> None:
+    """Raise unless logits, target, margins and class weights fit each other."""
     check_logits(logits)
     num_classes = logits.shape[1]
     wanted = logits.shape if target.is_floating_point() else logits.shape[:1]
@@ -170,9 +202,6 @@ def check_shapes(logits: Tensor, target: Tensor, terms: Terms) -> None:
             f"target must be [N] class indices or [N, C] probabilities for logits {tuple(logits.shape)}. "
             f"Got {target.dtype} {tuple(target.shape)}."
         )
-    if terms.negative is not None and len(terms.negative) != num_classes:
-        raise ValueError(f"margins are for {len(terms.negative)} classes, but logits have {num_classes}.")
-    if terms.weights is not None and terms.weights.shape != (num_classes,):
-        raise ValueError(f"weights must be [{num_classes}]. Got {tuple(terms.weights.shape)}.")
+    check_class_terms(num_classes, terms.negative, terms.class_weights)
     if not 0 <= terms.label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1]. Got {terms.label_smoothing}.")

@@ -8,21 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from longtail._core.checks import check_class_range
 from longtail._core.collectives import is_initialized
-from longtail.losses._embeddings import (
-    check_label_range,
-    check_pairs,
-    check_width,
-    mean_or_zero,
-    no_autocast,
-    squared_distances,
-    take_saved_width,
-)
+from longtail._core.numerics import squared_distances
+from longtail.losses._embeddings import EmbeddingLoss, check_pairs, check_width, no_autocast, take_saved_width
+from longtail.losses._terms import register_constant
 
 __all__ = ["dro_lt", "center", "ClassCentroids", "DroLt", "Center"]
 
 
-def dro_lt(embeddings: Tensor, labels: Tensor, margin: Tensor, centroids: Tensor) -> Tensor:
+def dro_lt(embeddings: Tensor, target: Tensor, margin: Tensor, centroids: Tensor) -> Tensor:
     """DRO-LT in one stage: a sample should be nearer to its class's centroid than every other sample is.
 
     Formula:
@@ -30,7 +25,7 @@ def dro_lt(embeddings: Tensor, labels: Tensor, margin: Tensor, centroids: Tensor
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         margin: [C] epsilon, larger for rare classes: ``count_margin(prior, scale, exponent=-0.5)``.
         centroids: [C, D] mu.
 
@@ -59,21 +54,21 @@ def dro_lt(embeddings: Tensor, labels: Tensor, margin: Tensor, centroids: Tensor
         Samuel and Chechik (2021), "Distributional robustness loss for long-tail learning"; in one stage as in
         Jitkrittum et al. (2022), eq. (5).
     """
-    wide, labels = check_pairs("dro_lt", embeddings, labels)
-    check_label_range("dro_lt", labels, len(margin))
+    wide, target = check_pairs("dro_lt", embeddings, target)
+    check_class_range(target, len(margin))
     _check_centroids("dro_lt", centroids, len(margin), wide.shape[1])
-    present, place = labels.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    present, place = target.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     with no_autocast(wide):
         # Distances by products lose the digits that all points share, so their middle goes first.
         middle = wide.detach().mean(dim=0)
         distances = squared_distances(wide - middle, centroids.to(wide)[present] - middle)
-        is_other = place[:, None] != torch.arange(len(present), device=labels.device)
+        is_other = place[:, None] != torch.arange(len(present), device=target.device)
         exponents = torch.where(is_other, margin.to(wide)[present], 0) - distances
         own = distances.gather(1, place[:, None])[:, 0]
         return own + torch.logsumexp(exponents, dim=0)[place]
 
 
-def center(embeddings: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
+def center(embeddings: Tensor, target: Tensor, centroids: Tensor) -> Tensor:
     """Center loss: the squared distance of a sample to its class's centroid.
 
     Formula:
@@ -81,7 +76,7 @@ def center(embeddings: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         centroids: [C, D] mu.
 
     Returns:
@@ -92,7 +87,7 @@ def center(embeddings: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
     Use when:
         Compact classes are wanted at the least cost, and all of them have many samples.
     Avoid when:
-        Labels are skewed: frequent classes have most of the say, and there is no margin to give rare ones more.
+        Labels are imbalanced: frequent classes have most of the say, and there is no margin to give rare ones more.
     Equals:
         The sum of a class's coordinate variances, on average, for centroids that are its mean.
 
@@ -106,10 +101,10 @@ def center(embeddings: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
     Reference:
         Wen et al. (2016), "A discriminative feature learning approach for deep face recognition", eq. (2).
     """
-    wide, labels = check_pairs("center", embeddings, labels)
+    wide, target = check_pairs("center", embeddings, target)
     _check_centroids("center", centroids, len(centroids), wide.shape[1])
-    check_label_range("center", labels, len(centroids))
-    return (wide - centroids.to(wide)[labels]).square().sum(dim=1)
+    check_class_range(target, len(centroids))
+    return (wide - centroids.to(wide)[target]).square().sum(dim=1)
 
 
 class ClassCentroids(nn.Module):
@@ -142,16 +137,16 @@ class ClassCentroids(nn.Module):
         self.register_load_state_dict_pre_hook(partial(take_saved_width, "centroids"))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def update(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Move the averages of the classes in labels [N] to their embeddings [N, D]; returns all, [C, D]."""
-        wide, labels = check_pairs("ClassCentroids", embeddings.detach(), labels)
+    def update(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """Move the averages of the classes in target [N] to their embeddings [N, D]; returns all, [C, D]."""
+        wide, target = check_pairs("ClassCentroids", embeddings.detach(), target)
         num_classes = len(self.is_known)
-        check_label_range("ClassCentroids", labels, num_classes)
+        check_class_range(target, num_classes)
         if self.centroids.shape[-1] == 0:
             self.centroids = wide.new_zeros(num_classes, wide.shape[1])
         check_width("ClassCentroids", self.centroids, wide.shape[1])
-        sums = torch.zeros_like(self.centroids).index_add_(0, labels, wide.to(self.centroids))
-        counts = labels.bincount(minlength=num_classes).to(sums)
+        sums = torch.zeros_like(self.centroids).index_add_(0, target, wide.to(self.centroids))
+        counts = target.bincount(minlength=num_classes).to(sums)
         if is_initialized():
             dist.all_reduce(sums)
             dist.all_reduce(counts)
@@ -162,7 +157,17 @@ class ClassCentroids(nn.Module):
         return self.centroids
 
 
-class DroLt(nn.Module):
+class _CentroidLoss(EmbeddingLoss):
+    def __init__(self, num_classes: int, momentum: float) -> None:
+        super().__init__()
+        self.centroids = ClassCentroids(num_classes, momentum)
+
+    def current_centroids(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[C, D] that know this batch in training mode, and the ones that are kept otherwise."""
+        return self.centroids.update(embeddings, target) if self.training else self.centroids.centroids
+
+
+class DroLt(_CentroidLoss):
     """The mean of ``dro_lt``, around a moving average of each class's embeddings.
 
     Args:
@@ -176,18 +181,15 @@ class DroLt(nn.Module):
     margin: Tensor
 
     def __init__(self, margin: Tensor, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.register_buffer("margin", margin.to(torch.get_default_dtype(), copy=True))
-        self.centroids = ClassCentroids(len(margin), momentum)
+        super().__init__(len(margin), momentum)
+        register_constant(self, "margin", margin)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        return mean_or_zero(
-            dro_lt(embeddings, labels, self.margin, _current(self, self.centroids, embeddings, labels))
-        )
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``dro_lt``."""
+        return dro_lt(embeddings, target, self.margin, self.current_centroids(embeddings, target))
 
 
-class Center(nn.Module):
+class Center(_CentroidLoss):
     """The mean of ``center``, around a moving average of each class's embeddings.
 
     Args:
@@ -199,17 +201,11 @@ class Center(nn.Module):
     """
 
     def __init__(self, num_classes: int, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.centroids = ClassCentroids(num_classes, momentum)
+        super().__init__(num_classes, momentum)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        return mean_or_zero(center(embeddings, labels, _current(self, self.centroids, embeddings, labels)))
-
-
-def _current(module: nn.Module, centroids: ClassCentroids, embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Centroids that know this batch in training mode, and the ones that are kept otherwise."""
-    return centroids.update(embeddings, labels) if module.training else centroids.centroids
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``center``."""
+        return center(embeddings, target, self.current_centroids(embeddings, target))
 
 
 def _check_centroids(name: str, centroids: Tensor, num_classes: int, width: int) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from longtail._core.checks import check_class_range
 from longtail._core.numerics import loss_dtype, widen
-from longtail.losses._terms import check_shapes, class_indices, make_terms, margins_of_module, register_margins
+from longtail.losses._terms import MarginLoss, check_shapes, class_indices, make_terms
 from longtail.margins import Margins
 
 __all__ = ["decoupled_logistic", "decoupled_hinge", "cosine_contrastive", "DecoupledLoss"]
 
 
 def decoupled_logistic(
-    logits: Tensor, target: Tensor, margins: Margins | None = None, weights: Tensor | None = None
+    logits: Tensor, target: Tensor, margins: Margins | None = None, class_weights: Tensor | None = None
 ) -> Tensor:
     """One-against-the-rest logistic loss with margins as weights on the negatives.
 
@@ -27,7 +27,7 @@ def decoupled_logistic(
         logits: [N, C].
         target: [N] class indices.
         margins: Delta; None is 0, all negatives count 1.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
 
     Returns:
         [N] losses.
@@ -45,11 +45,11 @@ def decoupled_logistic(
     Reference:
         Rawat et al., "Disentangling sampling and labeling bias", eq. (5) and (9).
     """
-    return _decoupled(logits, target, lambda z: F.softplus(-z), F.softplus, margins, weights)
+    return _decoupled(logits, target, lambda z: F.softplus(-z), F.softplus, margins, class_weights)
 
 
 def decoupled_hinge(
-    logits: Tensor, target: Tensor, margins: Margins | None = None, weights: Tensor | None = None
+    logits: Tensor, target: Tensor, margins: Margins | None = None, class_weights: Tensor | None = None
 ) -> Tensor:
     """One-against-the-rest hinge loss with margins as weights on the negatives.
 
@@ -60,7 +60,7 @@ def decoupled_hinge(
         logits: [N, C].
         target: [N] class indices.
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
 
     Returns:
         [N] losses.
@@ -78,11 +78,11 @@ def decoupled_hinge(
     Reference:
         Rawat et al., "Disentangling sampling and labeling bias", eq. (5).
     """
-    return _decoupled(logits, target, lambda z: F.relu(1 - z), lambda z: F.relu(1 + z), margins, weights)
+    return _decoupled(logits, target, lambda z: F.relu(1 - z), lambda z: F.relu(1 + z), margins, class_weights)
 
 
 def cosine_contrastive(
-    similarities: Tensor, target: Tensor, margins: Margins | None = None, weights: Tensor | None = None
+    similarities: Tensor, target: Tensor, margins: Margins | None = None, class_weights: Tensor | None = None
 ) -> Tensor:
     """Contrastive loss on cosines: the true label's to 1, the others' to at most 0.
 
@@ -93,7 +93,7 @@ def cosine_contrastive(
         similarities: [N, C] cosines z between embeddings and class vectors.
         target: [N] class indices.
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
 
     Returns:
         [N] losses.
@@ -115,39 +115,34 @@ def cosine_contrastive(
         Rawat et al., "Disentangling sampling and labeling bias", section 5.1.
     """
     return _decoupled(
-        similarities, target, lambda z: (1 - z).square(), lambda z: F.relu(z).square(), margins, weights
+        similarities, target, lambda z: (1 - z).square(), lambda z: F.relu(z).square(), margins, class_weights
     )
 
 
 DecoupledFunction = Callable[[Tensor, Tensor, Margins | None, Tensor | None], Tensor]
 
 
-class DecoupledLoss(nn.Module):
+class DecoupledLoss(MarginLoss):
     """The mean of ``decoupled_logistic``, ``decoupled_hinge`` or ``cosine_contrastive``.
 
     Args:
         function: one of those three, or a function with their arguments.
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
 
     >>> DecoupledLoss(decoupled_hinge)(torch.zeros(2, 3), torch.tensor([0, 1])).item()
     3.0
     """
 
-    positive: Tensor | None
-    negative: Tensor | None
-    weights: Tensor | None
-
     def __init__(
-        self, function: DecoupledFunction, margins: Margins | None = None, weights: Tensor | None = None
+        self, function: DecoupledFunction, margins: Margins | None = None, class_weights: Tensor | None = None
     ) -> None:
-        super().__init__()
-        register_margins(self, margins, weights)
+        super().__init__(margins, class_weights)
         self.function = function
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N]: a scalar."""
-        losses = self.function(logits, target, margins_of_module(self), self.weights)
+        losses = self.function(logits, target, self.margins, self.class_weights)
         return losses.mean()
 
 
@@ -157,9 +152,9 @@ def _decoupled(
     positive_loss: Callable[[Tensor], Tensor],
     negative_loss: Callable[[Tensor], Tensor],
     margins: Margins | None,
-    weights: Tensor | None,
+    class_weights: Tensor | None,
 ) -> Tensor:
-    check_shapes(logits, target, make_terms(margins, weights, ignore_index=-100, label_smoothing=0.0))
+    check_shapes(logits, target, make_terms(margins, class_weights, ignore_index=-100, label_smoothing=0.0))
     if target.is_floating_point():
         raise TypeError("decoupled losses: target must be class indices. Got probabilities.")
     check_class_range(target, logits.shape[1])
@@ -173,5 +168,5 @@ def _decoupled(
         # No matrix product: autocast would take it in half precision.
         pushed = (negatives * margins.negative.exp()).sum(dim=1) * margins.positive.exp()[target]
     losses = positive_loss(wide.gather(1, index)[:, 0]) + pushed
-    losses = losses if weights is None else losses * weights.to(losses)[target]
+    losses = losses if class_weights is None else losses * class_weights.to(losses)[target]
     return losses.to(loss_dtype(logits))

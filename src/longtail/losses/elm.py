@@ -7,18 +7,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from longtail.losses._embeddings import (
-    check_label_range,
-    check_pairs,
-    check_positive,
-    log_one_plus_sum,
-    mean_or_zero,
-    no_autocast,
-    squared_distances,
-)
-from longtail.losses.memory import ClassMemory, Remembered, check_memory
+from longtail._core.checks import check_class_range, check_positive
+from longtail._core.numerics import squared_distances
+from longtail.losses._embeddings import EmbeddingLoss, check_pairs, log_one_plus_sum, no_autocast
+from longtail.losses._terms import register_constant
+from longtail.losses.memory import ClassMemory, Remembered
 from longtail.prior import ClassPrior
 
 __all__ = ["probability_margin", "count_margin", "pull", "Pull"]
@@ -75,10 +70,10 @@ def count_margin(prior: ClassPrior, scale: float = 1.0, exponent: float = 0.5) -
 
 def pull(
     embeddings: Tensor,
-    labels: Tensor,
+    target: Tensor,
     margin: Tensor,
     memory: Remembered | None = None,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
 ) -> Tensor:
     """ELM's embedding margin: a sample pays for those of its class that are farther from it than the margin.
 
@@ -87,11 +82,11 @@ def pull(
 
     Args:
         embeddings: [N, D], any floating dtype.
-        labels: [N] class indices.
+        target: [N] class indices.
         margin: [C] alpha, squared distances; see ``probability_margin`` and ``count_margin``.
         memory: more samples of each class, which pull but are not pulled: they get no gradient. None: there are none.
-        weights: [C] w; None is 1, as in the paper. In the mean over a batch, a rare class counts as little as it has
-            samples; with ``weights.balanced`` it counts as much as a frequent one.
+        class_weights: [C] w; None is 1, as in the paper. In the mean over a batch, a rare class counts as little
+            as it has samples; with ``weights.balanced`` it counts as much as a frequent one.
 
     Returns:
         [N] values; 0, with no gradient, for a sample that is alone in its class.
@@ -118,53 +113,52 @@ def pull(
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4).
     """
-    wide, labels = check_pairs("pull", embeddings, labels)
+    wide, target = check_pairs("pull", embeddings, target)
     if margin.ndim != 1:
-        raise ValueError(f"pull: margin must be [C], one number a class. Got {tuple(margin.shape)}.")
-    check_label_range("pull", labels, len(margin))
-    if weights is not None and weights.shape != margin.shape:
-        raise ValueError(f"pull: weights must be [{len(margin)}]. Got {tuple(weights.shape)}.")
+        raise ValueError(f"pull: margin must be [C], one number per class. Got {tuple(margin.shape)}.")
+    check_class_range(target, len(margin))
+    if class_weights is not None and class_weights.shape != margin.shape:
+        raise ValueError(f"pull: class_weights must be [{len(margin)}]. Got {tuple(class_weights.shape)}.")
     if memory is not None:
-        check_memory(memory, len(margin), wide.shape[1])
+        _check_memory(memory, len(margin), wide.shape[1])
     values = wide.sum(dim=1) * 0  # in the graph also where nobody has a partner
     with no_autocast(wide):
-        for block in _class_blocks(labels, smallest=1 if memory is not None else 2):
+        for block in _class_blocks(target, smallest=1 if memory is not None else 2):
             x = wide.index_select(0, block.rows.flatten()).view(*block.rows.shape, wide.shape[1])
             found = _pull_block(x, block, margin.to(wide), memory)
             values = values.index_add(0, block.rows.flatten(), torch.where(block.is_real, found, 0).flatten())
-    return values if weights is None else values * weights.to(values)[labels]
+    return values if class_weights is None else values * class_weights.to(values)[target]
 
 
-class Pull(nn.Module):
+class Pull(EmbeddingLoss):
     """The mean of ``pull``, with a memory of recent embeddings if wanted.
 
     Args:
         margin: [C] alpha.
         memory_size: how many recent embeddings of each class pull as well; 0 is the batch alone. The memory is
             written in training mode, after the value is taken.
-        weights: [C] w; None is 1.
+        class_weights: [C] w; None is 1.
 
     >>> Pull(torch.ones(2))(torch.zeros(2, 3), torch.tensor([0, 1])).item()
     0.0
     """
 
     margin: Tensor
-    weights: Tensor | None
+    class_weights: Tensor | None
 
-    def __init__(self, margin: Tensor, memory_size: int = 0, weights: Tensor | None = None) -> None:
+    def __init__(self, margin: Tensor, memory_size: int = 0, class_weights: Tensor | None = None) -> None:
         super().__init__()
-        dtype = torch.get_default_dtype()
-        self.register_buffer("margin", margin.to(dtype, copy=True))
-        self.register_buffer("weights", None if weights is None else weights.to(dtype, copy=True))
+        register_constant(self, "margin", margin)
+        register_constant(self, "class_weights", class_weights)
         self.memory = ClassMemory(len(margin), memory_size) if memory_size else None
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``pull``, and the batch into the memory."""
         memory = None if self.memory is None else self.memory.recall()
-        values = pull(embeddings, labels, self.margin, memory, self.weights)
+        values = pull(embeddings, target, self.margin, memory, self.class_weights)
         if self.memory is not None and self.training:
-            self.memory.remember(embeddings.detach(), labels)
-        return mean_or_zero(values)
+            self.memory.remember(embeddings.detach(), target)
+        return values
 
 
 class _Block(NamedTuple):
@@ -178,13 +172,13 @@ class _Block(NamedTuple):
     """[G, W] False where padded."""
 
 
-def _class_blocks(labels: Tensor, smallest: int) -> Iterator[_Block]:
+def _class_blocks(target: Tensor, smallest: int) -> Iterator[_Block]:
     """The classes with at least ``smallest`` samples; those of a block differ in size by less than a factor of 2.
 
     Classes of up to 15 samples share a block: what padding costs there is less than another round of calls.
     """
-    order = labels.argsort(stable=True)
-    classes, counts = torch.unique_consecutive(labels[order], return_counts=True)
+    order = target.argsort(stable=True)
+    classes, counts = torch.unique_consecutive(target[order], return_counts=True)
     starts = counts.cumsum(0) - counts
     sizes: dict[int, list[int]] = {}
     counted = counts.tolist()
@@ -192,8 +186,8 @@ def _class_blocks(labels: Tensor, smallest: int) -> Iterator[_Block]:
         if count >= smallest:
             sizes.setdefault(max(count.bit_length(), 4), []).append(position)
     for positions in sizes.values():
-        group = torch.tensor(positions, device=labels.device)
-        steps = torch.arange(max(counted[position] for position in positions), device=labels.device)
+        group = torch.tensor(positions, device=target.device)
+        steps = torch.arange(max(counted[position] for position in positions), device=target.device)
         is_real = steps < counts[group, None]
         yield _Block(classes[group], order[starts[group, None] + steps * is_real], is_real)
 
@@ -215,8 +209,14 @@ def _pull_block(x: Tensor, block: _Block, margin: Tensor, memory: Remembered | N
     return log_one_plus_sum(exponents.masked_fill(itself | ~is_partner[:, None, :], -math.inf))
 
 
+def _check_memory(memory: Remembered, num_classes: int, width: int) -> None:
+    kept = memory.embeddings
+    if kept.ndim != 3 or (kept.shape[0], kept.shape[2]) != (num_classes, width):
+        raise ValueError(f"pull: memory must hold [{num_classes}, K, {width}]. Got {tuple(kept.shape)}.")
+
+
 def _power_margin(sizes: Tensor, scale: float, exponent: float) -> Tensor:
-    check_positive("margin", "scale", scale)
+    check_positive(scale, "margin: scale")
     if not math.isfinite(exponent):
         raise ValueError(f"margin: exponent must be a finite number. Got {exponent}.")
     if exponent < 0 and not sizes.all():

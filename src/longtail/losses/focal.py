@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from longtail._core.numerics import focus, loss_dtype, widen
-from longtail.losses._terms import margins_of_module, mean_of_counted, register_margins, replace_ignored
+from longtail.losses._terms import MarginLoss, mean_of_counted, replace_ignored
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.margins import Margins
 
@@ -17,7 +17,7 @@ def focal_loss(
     target: Tensor,
     gamma: float = 2.0,
     margins: Margins | None = None,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     *,
     ignore_index: int = -100,
 ) -> Tensor:
@@ -31,7 +31,7 @@ def focal_loss(
         target: [N] class indices.
         gamma: focusing strength, >= 0.
         margins: Delta inside p; None is 0.
-        weights: [C] alpha; None is 1. With ``effective_number`` it is the class-balanced focal loss.
+        class_weights: [C] alpha; None is 1. With ``effective_number`` it is the class-balanced focal loss.
         ignore_index: a target with this index has loss 0.
 
     Returns:
@@ -48,7 +48,7 @@ def focal_loss(
     0.6931471824645996
 
     Deviates:
-        Lin et al. define it on independent sigmoids; for one label a sample the softmax form is usual.
+        Lin et al. define it on independent sigmoids; for one label per sample the softmax form is usual.
 
     Reference:
         Lin et al. (2017), "Focal loss for dense object detection", eq. (4).
@@ -57,43 +57,40 @@ def focal_loss(
         raise ValueError(f"focal_loss: gamma must be at least 0. Got {gamma}.")
     cross_entropy = margin_cross_entropy(widen(logits), target, margins, ignore_index=ignore_index)
     losses = focus(cross_entropy, gamma)
-    losses = losses if weights is None else losses * weights.to(losses)[replace_ignored(target, ignore_index)]
+    losses = (
+        losses if class_weights is None else losses * class_weights.to(losses)[replace_ignored(target, ignore_index)]
+    )
     return losses.to(loss_dtype(logits))
 
 
-class FocalLoss(nn.Module):
+class FocalLoss(MarginLoss):
     """``focal_loss``, averaged over the samples that are not ignored.
 
     Args:
         gamma: focusing strength, >= 0.
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
         ignore_index: a target with this index does not count.
 
     >>> FocalLoss()(torch.zeros(2, 3), torch.tensor([0, 1])).shape
     torch.Size([])
     """
 
-    positive: Tensor | None
-    negative: Tensor | None
-    weights: Tensor | None
-
     def __init__(
         self,
         gamma: float = 2.0,
         margins: Margins | None = None,
-        weights: Tensor | None = None,
+        class_weights: Tensor | None = None,
         *,
         ignore_index: int = -100,
     ) -> None:
-        super().__init__()
-        register_margins(self, margins, weights)
+        super().__init__(margins, class_weights)
         self.gamma = gamma
         self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N]: a scalar."""
         losses = focal_loss(
-            logits, target, self.gamma, margins_of_module(self), self.weights, ignore_index=self.ignore_index
+            logits, target, self.gamma, self.margins, self.class_weights, ignore_index=self.ignore_index
         )
         return mean_of_counted(losses, target, self.ignore_index)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from longtail._core.checks import check_class_range, check_target_length
+from longtail._core.checks import check_target_length
 from longtail._core.numerics import is_half, loss_dtype, row_chunks, widen
 from longtail.losses._kernels import LINEAR_CHUNK_ELEMENTS, LINEAR_WHOLE_ELEMENTS, MeanLinearCrossEntropy
 from longtail.losses._terms import (
+    MarginLoss,
     Terms,
     check_shapes,
+    check_target,
     class_indices,
     is_learned,
     keep_target_shift,
     losses_of_shifted,
     make_terms,
     mean_of_counted,
-    register_margins,
-    replace_ignored,
     terms_of_module,
 )
 from longtail.margins import Margins
@@ -30,51 +30,51 @@ __all__ = ["linear_margin_cross_entropy", "mean_linear_margin_cross_entropy", "L
 
 def linear_margin_cross_entropy(
     x: Tensor,
-    weight: Tensor,
+    linear_weight: Tensor,
     target: Tensor,
     margins: Margins | None = None,
     bias: Tensor | None = None,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """``margin_cross_entropy(F.linear(x, weight, bias), target, ...)`` without the [N, C] matrix.
+    """``margin_cross_entropy(F.linear(x, linear_weight, bias), target, ...)`` without the [N, C] matrix.
 
     The negative part of the margin rides in the bias, so a margin costs nothing. Large problems go a few rows at a
     time and are computed again in the backward pass; for the mean, ``mean_linear_margin_cross_entropy`` avoids that.
 
     Args:
         x: [N, D] embeddings.
-        weight: [C, D] class vectors.
+        linear_weight: [C, D] class vectors.
         target: [N] class indices, or [N, C] probabilities.
         margins: Delta; None is 0.
         bias: [C]; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
         ignore_index: a target with this index has loss 0 and no gradient.
         label_smoothing: in [0, 1].
 
     Returns:
         [N] losses.
 
-    >>> x, weight = torch.ones(2, 3), torch.zeros(4, 3)
-    >>> linear_margin_cross_entropy(x, weight, torch.tensor([0, 3])).exp()
+    >>> x, linear_weight = torch.ones(2, 3), torch.zeros(4, 3)
+    >>> linear_margin_cross_entropy(x, linear_weight, torch.tensor([0, 3])).exp()
     tensor([4., 4.])
 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    terms = make_terms(margins, weights, ignore_index, label_smoothing)
-    return _all_linear_losses(x, weight, target, bias, terms)
+    terms = make_terms(margins, class_weights, ignore_index, label_smoothing)
+    return _all_linear_losses(x, linear_weight, target, bias, terms)
 
 
 def mean_linear_margin_cross_entropy(
     x: Tensor,
-    weight: Tensor,
+    linear_weight: Tensor,
     target: Tensor,
     margins: Margins | None = None,
     bias: Tensor | None = None,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -88,79 +88,75 @@ def mean_linear_margin_cross_entropy(
 
     Args:
         x: [N, D] embeddings.
-        weight: [C, D] class vectors.
+        linear_weight: [C, D] class vectors.
         target: [N] class indices, or [N, C] probabilities.
         margins: Delta; None is 0.
         bias: [C]; None is 0.
-        weights: [C] alpha; None is 1. The mean divides by the number of samples, not by the sum of weights.
+        class_weights: [C] alpha; None is 1. The mean divides by the number of samples, not by the sum of weights.
         ignore_index: a target with this index does not count.
         label_smoothing: in [0, 1].
 
     Returns:
         A scalar; NaN if no sample counts, as PyTorch has it.
 
-    >>> x, weight = torch.ones(2, 3), torch.zeros(4, 3)
-    >>> mean_linear_margin_cross_entropy(x, weight, torch.tensor([0, 3])).exp()
+    >>> x, linear_weight = torch.ones(2, 3), torch.zeros(4, 3)
+    >>> mean_linear_margin_cross_entropy(x, linear_weight, torch.tensor([0, 3])).exp()
     tensor(4.)
 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
-    terms = make_terms(margins, weights, ignore_index, label_smoothing)
-    return _mean_linear_loss(x, weight, target, bias, terms)
+    terms = make_terms(margins, class_weights, ignore_index, label_smoothing)
+    return _mean_linear_loss(x, linear_weight, target, bias, terms)
 
 
-class LinearMarginCrossEntropy(nn.Module):
+class LinearMarginCrossEntropy(MarginLoss):
     """``mean_linear_margin_cross_entropy`` of embeddings and a head: the loss for large C.
 
     Args:
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
         ignore_index: a target with this index does not count.
         label_smoothing: in [0, 1].
 
-    >>> head = nn.Linear(8, 5)
+    >>> head = torch.nn.Linear(8, 5)
     >>> LinearMarginCrossEntropy()(torch.randn(4, 8), head.weight, torch.tensor([0, 1, 2, 3]), head.bias).shape
     torch.Size([])
     """
 
-    positive: Tensor | None
-    negative: Tensor | None
-    weights: Tensor | None
     target_shift: Tensor | None
 
     def __init__(
         self,
         margins: Margins | None = None,
-        weights: Tensor | None = None,
+        class_weights: Tensor | None = None,
         *,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
-        register_margins(self, margins, weights)
+        super().__init__(margins, class_weights)
         keep_target_shift(self)
         self.register_load_state_dict_post_hook(keep_target_shift)  # type: ignore[no-untyped-call]
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
-    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The mean loss of embeddings x [N, D] under the head ``weight`` [C, D], ``bias`` [C]: a scalar."""
-        return _mean_linear_loss(x, weight, target, bias, terms_of_module(self, factors=None))
+    def forward(self, x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The mean loss of embeddings x [N, D] under the head ``linear_weight`` [C, D], ``bias`` [C]: a scalar."""
+        return _mean_linear_loss(x, linear_weight, target, bias, terms_of_module(self, factors=None))
 
 
-def _all_linear_losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
+def _all_linear_losses(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
     """``linear_margin_cross_entropy``."""
-    _check_linear(x, weight, bias)
+    _check_linear(x, linear_weight, bias)
     target = class_indices(target)
-    if target.is_floating_point() or len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, bias, target, terms, take_mean=False)
+    if target.is_floating_point() or len(x) * len(linear_weight) <= LINEAR_WHOLE_ELEMENTS:
+        return _linear_losses(x, linear_weight, bias, target, terms, take_mean=False)
     check_target_length(len(x), target)
     parts = [
         checkpoint(
             _linear_losses,
             x[rows],
-            weight,
+            linear_weight,
             bias,
             target[rows],
             terms,
@@ -168,17 +164,17 @@ def _all_linear_losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
             use_reentrant=False,
             preserve_rng_state=False,
         )
-        for rows in row_chunks(len(x), len(weight), LINEAR_CHUNK_ELEMENTS)
+        for rows in row_chunks(len(x), len(linear_weight), LINEAR_CHUNK_ELEMENTS)
     ]
     return torch.cat(parts)
 
 
-def _mean_linear_loss(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
+def _mean_linear_loss(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
     """``mean_linear_margin_cross_entropy``."""
-    _check_linear(x, weight, bias)
+    _check_linear(x, linear_weight, bias)
     target = class_indices(target)
-    if len(x) * len(weight) <= LINEAR_WHOLE_ELEMENTS:
-        return _linear_losses(x, weight, bias, target, terms, take_mean=True)
+    if len(x) * len(linear_weight) <= LINEAR_WHOLE_ELEMENTS:
+        return _linear_losses(x, linear_weight, bias, target, terms, take_mean=True)
     needs_general_form = (
         target.is_floating_point()
         or terms.label_smoothing > 0
@@ -187,26 +183,25 @@ def _mean_linear_loss(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | 
         or is_learned(terms)
     )
     if needs_general_form:
-        return mean_of_counted(_all_linear_losses(x, weight, target, bias, terms), target, terms.ignore_index)
+        return mean_of_counted(_all_linear_losses(x, linear_weight, target, bias, terms), target, terms.ignore_index)
     check_target_length(len(x), target)
-    valid, safe = target != terms.ignore_index, replace_ignored(target, terms.ignore_index)
-    check_class_range(safe, len(weight))
-    scale = valid.to(x.dtype) if terms.weights is None else valid * terms.weights.to(x)[safe]
+    valid, safe = target != terms.ignore_index, check_target(target, len(linear_weight), terms.ignore_index)
+    scale = valid.to(x.dtype) if terms.class_weights is None else valid * terms.class_weights.to(x)[safe]
     scale = scale / valid.sum()
     shift = torch.zeros_like(scale) if terms.target_shift is None else terms.target_shift.to(x)[safe]
-    shifted_bias = _shifted_bias(weight, bias, terms.negative)
+    shifted_bias = _shifted_bias(linear_weight, bias, terms.negative)
     if shifted_bias is None:
-        shifted_bias = weight.new_zeros(len(weight))
-    tensors = (x, weight, shifted_bias, safe, shift, scale)
+        shifted_bias = linear_weight.new_zeros(len(linear_weight))
+    tensors = (x, linear_weight, shifted_bias, safe, shift, scale)
     return MeanLinearCrossEntropy.apply(*tensors, torch.is_grad_enabled())  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _linear_losses(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, terms: Terms, take_mean: bool
+    x: Tensor, linear_weight: Tensor, bias: Tensor | None, target: Tensor, terms: Terms, take_mean: bool
 ) -> Tensor:
     """``_margin_losses`` of a linear head. The negative part of the margin rides in its bias, unless that is half."""
     rides = not is_half(x)
-    logits = F.linear(x, weight, _shifted_bias(weight, bias, terms.negative) if rides else bias)
+    logits = F.linear(x, linear_weight, _shifted_bias(linear_weight, bias, terms.negative) if rides else bias)
     check_shapes(logits, target, terms)
     shifted = widen(logits)
     if terms.negative is not None and not rides:
@@ -215,15 +210,17 @@ def _linear_losses(
     return losses if losses.dtype == logits.dtype else losses.to(loss_dtype(logits))
 
 
-def _shifted_bias(weight: Tensor, bias: Tensor | None, negative: Tensor | None) -> Tensor | None:
+def _shifted_bias(linear_weight: Tensor, bias: Tensor | None, negative: Tensor | None) -> Tensor | None:
     if negative is None:
         return bias
-    negative = negative.to(weight)
+    negative = negative.to(linear_weight)
     return negative if bias is None else bias + negative
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
-        raise ValueError(f"x must be [N, D] and weight [C, D]. Got {tuple(x.shape)} and {tuple(weight.shape)}.")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must be [{weight.shape[0]}]. Got {tuple(bias.shape)}.")
+def _check_linear(x: Tensor, linear_weight: Tensor, bias: Tensor | None) -> None:
+    if x.ndim != 2 or linear_weight.ndim != 2 or x.shape[1] != linear_weight.shape[1]:
+        raise ValueError(
+            f"x must be [N, D] and linear_weight [C, D]. Got {tuple(x.shape)} and {tuple(linear_weight.shape)}."
+        )
+    if bias is not None and bias.shape != linear_weight.shape[:1]:
+        raise ValueError(f"bias must be [{linear_weight.shape[0]}]. Got {tuple(bias.shape)}.")

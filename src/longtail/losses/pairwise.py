@@ -8,16 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail._core.checks import check_class_range, check_positive
+from longtail._core.numerics import squared_distances
 from longtail.losses._embeddings import (
+    EmbeddingLoss,
     check_embeddings,
-    check_label_range,
     check_pairs,
-    check_positive,
     is_partner,
     log_one_plus_sum,
-    mean_or_zero,
     no_autocast,
-    squared_distances,
 )
 from longtail.losses.softmax import margin_cross_entropy
 
@@ -50,7 +49,7 @@ def spread_out(embeddings: Tensor) -> Tensor:
     As the method ``spread_out`` it is added to cross-entropy, times ``strength``. Costs N x D x min(N, D).
 
     Use when:
-        Embeddings crowd in one corner of the sphere, as in retrieval with few samples a class.
+        Embeddings crowd in one corner of the sphere, as in retrieval with few samples per class.
     Avoid when:
         Compact classes are the aim: pairs of the same class are pushed apart as well.
     Equals:
@@ -80,7 +79,7 @@ def spread_out(embeddings: Tensor) -> Tensor:
         return (first.square() + F.relu(second - 1 / max(size, 1))).expand(num_samples)
 
 
-def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
+def range_loss(embeddings: Tensor, target: Tensor, margin: float = 1.0) -> Tensor:
     """Range loss between classes: the two nearest class means should be a margin apart.
 
     Formula:
@@ -88,7 +87,7 @@ def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tenso
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         margin: gamma, a squared distance, above 0.
 
     Returns:
@@ -114,9 +113,9 @@ def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tenso
         Zhang et al. (2017), "Range loss for deep face recognition with long-tailed training data"; Jitkrittum et al.
         (2022), section 3.2.
     """
-    wide, labels = check_pairs("range_loss", embeddings, labels)
-    check_positive("range_loss", "margin", margin)
-    present, place = labels.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    wide, target = check_pairs("range_loss", embeddings, target)
+    check_positive(margin, "range_loss: margin")
+    present, place = target.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     counts = place.bincount()
     if len(present) < 2:
         return wide.sum(dim=1) * 0
@@ -129,7 +128,9 @@ def range_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tenso
         return F.relu(margin - gap.square().sum()).expand(len(wide))
 
 
-def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
+def supervised_contrastive(
+    embeddings: Tensor, target: Tensor, temperature: float = 0.1, num_anchors: int | None = None
+) -> Tensor:
     """Supervised contrastive loss: each other sample of the class against all samples of the batch.
 
     Formula:
@@ -137,18 +138,19 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         temperature: t, above 0.
+        num_anchors: A, the first samples, which get values; the others are only compared with. None is N.
 
     Returns:
-        [N] values; 0 for a sample that is alone in its class.
+        [A] values; 0 for a sample that is alone in its class.
 
-    As the method ``supervised_contrastive`` it is added to cross-entropy, times ``strength``. Holds an [N, N] matrix.
+    As the method ``supervised_contrastive`` it is added to cross-entropy, times ``strength``. Holds an [A, N] matrix.
 
     Use when:
         Batches are large and embeddings are compared by cosine.
     Avoid when:
-        Labels are skewed: a rare class seldom has partners, and no margin makes up for it.
+        Labels are imbalanced: a rare class seldom has partners, and no margin makes up for it.
     Equals:
         The cross-entropy of picking the one partner, where a class has two samples in the batch.
 
@@ -159,19 +161,20 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
     Reference:
         Khosla et al. (2020), "Supervised contrastive learning", eq. (2).
     """
-    wide, labels = check_pairs("supervised_contrastive", embeddings, labels)
-    check_positive("supervised_contrastive", "temperature", temperature)
+    wide, target = check_pairs("supervised_contrastive", embeddings, target)
+    check_positive(temperature, "supervised_contrastive: temperature")
+    num_anchors = _check_anchors("supervised_contrastive", num_anchors, len(wide))
     if len(wide) < 2:
-        return wide.sum(dim=1) * 0
+        return wide[:num_anchors].sum(dim=1) * 0
     with no_autocast(wide):
         unit = F.normalize(wide, dim=1)
-        itself = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
-        logs = torch.log_softmax((unit @ unit.T / temperature).masked_fill(itself, -math.inf), dim=1)
-        partners = is_partner(labels)
+        itself = torch.eye(num_anchors, len(wide), dtype=torch.bool, device=wide.device)
+        logs = torch.log_softmax((unit[:num_anchors] @ unit.T / temperature).masked_fill(itself, -math.inf), dim=1)
+        partners = is_partner(target, num_anchors)
         return torch.where(partners, -logs, 0).sum(dim=1) / partners.sum(dim=1).clamp_min(1)
 
 
-def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
+def triplet(embeddings: Tensor, target: Tensor, margin: float = 1.0, num_anchors: int | None = None) -> Tensor:
     """Triplet loss over all triplets: samples of the class should score higher than all others, by a margin.
 
     Formula:
@@ -179,19 +182,20 @@ def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         margin: gamma, above 0, the same for all classes.
+        num_anchors: A, the first samples, which get values; the others are only compared with. None is N.
 
     Returns:
-        [N] values; 0 for a sample without a partner in its class, or without a sample of another class.
+        [A] values; 0 for a sample without a partner in its class, or without a sample of another class.
 
-    As the method ``triplet`` it is added to cross-entropy, times ``strength``. All N^3 triplets count, but sorting
-    each sample's products makes it N^2 log N.
+    As the method ``triplet`` it is added to cross-entropy, times ``strength``. All A * N^2 triplets count, but
+    sorting each sample's products makes it A * N log N.
 
     Use when:
         Embeddings are searched by inner product.
     Avoid when:
-        Labels are skewed: the margin knows nothing of it.
+        Labels are imbalanced: the margin knows nothing of it.
     Equals:
         gamma, where all embeddings are the same.
 
@@ -202,11 +206,12 @@ def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
         Weinberger and Saul (2009), "Distance metric learning for large margin nearest neighbor classification"; with
         inner products as in Jitkrittum et al. (2022), section 3.2.
     """
-    wide, labels = check_pairs("triplet", embeddings, labels)
-    check_positive("triplet", "margin", margin)
+    wide, target = check_pairs("triplet", embeddings, target)
+    check_positive(margin, "triplet: margin")
+    num_anchors = _check_anchors("triplet", num_anchors, len(wide))
     with no_autocast(wide):
-        products = wide @ wide.T
-        partners, is_negative = is_partner(labels), labels[:, None] != labels
+        products = wide[:num_anchors] @ wide.T
+        partners, is_negative = is_partner(target, num_anchors), target[:num_anchors, None] != target
         descending = products.masked_fill(~is_negative, -math.inf).sort(dim=1, descending=True).values
         # For a threshold, the negatives above it are the first ones: their number and their sum are all it takes.
         thresholds = products - margin
@@ -217,7 +222,7 @@ def triplet(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
         return torch.where(partners, hinges, 0).sum(dim=1) / num_triplets.clamp_min(1)
 
 
-def hybrid(logits: Tensor, labels: Tensor) -> Tensor:
+def hybrid(logits: Tensor, target: Tensor) -> Tensor:
     """Hybrid contrastive learning: a class should score its own samples above those of other classes.
 
     Formula:
@@ -225,7 +230,7 @@ def hybrid(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: [N, C] f. It contrasts samples in logit space, so it takes these and not embeddings.
-        labels: [N] class indices.
+        target: [N] class indices.
 
     Returns:
         [N] values; 0 for a sample whose batch has no other class.
@@ -246,26 +251,26 @@ def hybrid(logits: Tensor, labels: Tensor) -> Tensor:
         Liu and Abbeel (2020), "Hybrid discriminative-generative training via contrastive learning"; as in Jitkrittum
         et al. (2022), section 3.2.
     """
-    wide, labels = check_pairs("hybrid", logits, labels)
-    check_label_range("hybrid", labels, logits.shape[1])
-    scores = wide[:, labels].T  # [i, j]: what sample j scores for the class of sample i
+    wide, target = check_pairs("hybrid", logits, target)
+    check_class_range(target, logits.shape[1])
+    scores = wide[:, target].T  # [i, j]: what sample j scores for the class of sample i
     leads = scores - scores.diagonal()[:, None]
-    return log_one_plus_sum(leads.masked_fill(labels[:, None] == labels, -math.inf))
+    return log_one_plus_sum(leads.masked_fill(target[:, None] == target, -math.inf))
 
 
-class SpreadOut(nn.Module):
-    """The mean of ``spread_out``; labels do not count.
+class SpreadOut(EmbeddingLoss):
+    """The mean of ``spread_out``; the target does not count.
 
     >>> SpreadOut()(torch.eye(3), torch.tensor([0, 1, 2])).item()
     0.0
     """
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D]: a scalar."""
-        return mean_or_zero(spread_out(embeddings))
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``spread_out``."""
+        return spread_out(embeddings)
 
 
-class RangeLoss(nn.Module):
+class RangeLoss(EmbeddingLoss):
     """The mean of ``range_loss``.
 
     Args:
@@ -279,12 +284,12 @@ class RangeLoss(nn.Module):
         super().__init__()
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        return mean_or_zero(range_loss(embeddings, labels, self.margin))
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``range_loss``."""
+        return range_loss(embeddings, target, self.margin)
 
 
-class SupervisedContrastive(nn.Module):
+class SupervisedContrastive(EmbeddingLoss):
     """The mean of ``supervised_contrastive``.
 
     Args:
@@ -298,12 +303,12 @@ class SupervisedContrastive(nn.Module):
         super().__init__()
         self.temperature = temperature
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        return mean_or_zero(supervised_contrastive(embeddings, labels, self.temperature))
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``supervised_contrastive``."""
+        return supervised_contrastive(embeddings, target, self.temperature)
 
 
-class Triplet(nn.Module):
+class Triplet(EmbeddingLoss):
     """The mean of ``triplet``.
 
     Args:
@@ -317,9 +322,9 @@ class Triplet(nn.Module):
         super().__init__()
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean over embeddings [N, D] with labels [N]: a scalar."""
-        return mean_or_zero(triplet(embeddings, labels, self.margin))
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``triplet``."""
+        return triplet(embeddings, target, self.margin)
 
 
 class HybridLoss(nn.Module):
@@ -340,3 +345,11 @@ class HybridLoss(nn.Module):
         """The mean loss of logits [N, C] and target [N]: a scalar."""
         losses = margin_cross_entropy(logits, target)
         return (losses + self.strength * hybrid(logits, target)).mean().to(losses.dtype)
+
+
+def _check_anchors(name: str, num_anchors: int | None, num_samples: int) -> int:
+    if num_anchors is None:
+        return num_samples
+    if not 0 <= num_anchors <= num_samples:
+        raise ValueError(f"{name}: num_anchors must be in 0..{num_samples}, the samples. Got {num_anchors}.")
+    return num_anchors

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from longtail._core.checks import check_indicator, check_logits, check_value_range, one_hot
 from longtail._core.numerics import focus, loss_dtype, widen
+from longtail.losses._terms import check_class_terms, register_constant
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -76,12 +77,12 @@ def balanced_sigmoid(
         [N] losses, summed over classes.
 
     Use when:
-        A sigmoid head, one label or several a sample, should treat rare and frequent classes alike; predictions then
-        use the logits without offsets.
+        A sigmoid head, of one label or several per sample, should treat rare and frequent classes alike; predictions
+        then use the logits without offsets.
     Avoid when:
         Probabilities under the training distribution are needed.
     Equals:
-        Binary cross-entropy summed over classes, for a uniform prior of one label a sample.
+        Binary cross-entropy summed over classes, for a uniform prior of one label per sample.
 
     >>> offsets = sigmoid_offsets(ClassPrior.from_counts([90, 10]))
     >>> balanced_sigmoid(torch.zeros(1, 2), torch.tensor([1]), offsets).exp().round()
@@ -136,7 +137,7 @@ class BalancedSigmoid(nn.Module):
 
 
 def binary_cross_entropy(
-    logits: Tensor, target: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
+    logits: Tensor, target: Tensor, class_weights: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Binary cross-entropy of independent sigmoids, summed over classes.
 
@@ -146,7 +147,7 @@ def binary_cross_entropy(
     Args:
         logits: [N, C] f, any floating dtype. Half precision is computed in float32.
         target: [N, C] y, of 0 and 1 (or probabilities), or [N] class indices.
-        weights: [C] w; None is 1. With ``effective_number`` it is the class-balanced loss.
+        class_weights: [C] w; None is 1. With ``effective_number`` it is the class-balanced loss.
         mask: [N, C] g, bool, False where a label does not count; None: all count.
 
     Returns:
@@ -157,7 +158,7 @@ def binary_cross_entropy(
     Avoid when:
         Rare labels matter and predictions are made at 0.5: nearly all of what it sees of them are negatives.
     Equals:
-        ``binary_focal_loss`` at gamma = 0; ``decoupled_logistic`` for one label a sample.
+        ``binary_focal_loss`` at gamma = 0; ``decoupled_logistic`` for one label per sample.
 
     >>> binary_cross_entropy(torch.zeros(1, 3), torch.tensor([[1, 0, 1]])).exp().round()
     tensor([8.])
@@ -168,7 +169,9 @@ def binary_cross_entropy(
     _check_mask(logits, mask)
     wide = widen(logits)
     labels = _labels(wide, target, may_be_soft=True)
-    losses = F.binary_cross_entropy_with_logits(wide, labels, _element_weights(wide, weights, mask), reduction="none")
+    losses = F.binary_cross_entropy_with_logits(
+        wide, labels, _element_weights(wide, class_weights, mask), reduction="none"
+    )
     return losses.sum(dim=1).to(loss_dtype(logits))
 
 
@@ -176,7 +179,7 @@ def binary_focal_loss(
     logits: Tensor,
     target: Tensor,
     gamma: float = 2.0,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
     """Focal loss of independent sigmoids, summed over classes: labels that are already right count less.
@@ -188,7 +191,7 @@ def binary_focal_loss(
         logits: [N, C].
         target: [N, C] of 0 and 1, or [N] class indices.
         gamma: focusing strength, >= 0.
-        weights: [C] w; None is 1.
+        class_weights: [C] w; None is 1.
         mask: [N, C] g, bool, False where a label does not count; None: all count.
 
     Returns:
@@ -215,7 +218,7 @@ def binary_focal_loss(
     _check_mask(logits, mask)
     wide = widen(logits)
     cross_entropy = F.binary_cross_entropy_with_logits(wide, _labels(wide, target), reduction="none")
-    return _total(focus(cross_entropy, gamma), weights, mask).to(loss_dtype(logits))
+    return _total(focus(cross_entropy, gamma), class_weights, mask).to(loss_dtype(logits))
 
 
 def asymmetric_loss(
@@ -224,7 +227,7 @@ def asymmetric_loss(
     positive_gamma: float = 0.0,
     negative_gamma: float = 4.0,
     shift: float = 0.05,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
     """ASL: focal loss that forgives negatives more than positives, and drops the easiest negatives.
@@ -239,7 +242,7 @@ def asymmetric_loss(
         positive_gamma: focusing of positives, >= 0.
         negative_gamma: focusing of negatives, >= 0; larger is more lenient.
         shift: m in [0, 1): negatives with a probability up to m do not count.
-        weights: [C] w; None is 1.
+        class_weights: [C] w; None is 1.
         mask: [N, C] bool, False where a label does not count; None: all count.
 
     Returns:
@@ -274,7 +277,7 @@ def asymmetric_loss(
         negative = focus(F.softplus(wide), negative_gamma)
     else:  # 1 - q is at least the shift, so its logarithm is safe
         negative = focus(-torch.log1p(-(wide.sigmoid() - shift).clamp_min(0)), negative_gamma)
-    return _total(torch.where(is_positive, positive, negative), weights, mask).to(loss_dtype(logits))
+    return _total(torch.where(is_positive, positive, negative), class_weights, mask).to(loss_dtype(logits))
 
 
 def distribution_balanced_loss(
@@ -353,7 +356,7 @@ class MultilabelFunction(Protocol):
     """A loss that ``MultilabelLoss`` can call, such as ``binary_cross_entropy``, or a ``partial`` of another."""
 
     def __call__(
-        self, logits: Tensor, target: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None
+        self, logits: Tensor, target: Tensor, *, class_weights: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """[N] losses."""
 
@@ -364,23 +367,24 @@ class MultilabelLoss(nn.Module):
     Args:
         function: ``binary_cross_entropy``, ``binary_focal_loss``, ``asymmetric_loss``, or a function with their
             arguments; set others with ``functools.partial``.
-        weights: [C] class weights; None is 1.
+        class_weights: [C] w; None is 1.
 
     >>> MultilabelLoss()(torch.zeros(2, 3), torch.tensor([[1, 0, 1], [0, 0, 0]])).exp().round()
     tensor(8.)
     """
 
-    weights: Tensor | None
+    class_weights: Tensor | None
 
-    def __init__(self, function: MultilabelFunction = binary_cross_entropy, weights: Tensor | None = None) -> None:
+    def __init__(
+        self, function: MultilabelFunction = binary_cross_entropy, class_weights: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.function = function
-        dtype = torch.get_default_dtype()
-        self.register_buffer("weights", None if weights is None else weights.to(dtype, copy=True))
+        register_constant(self, "class_weights", class_weights)
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean loss of logits [N, C] and target [N, C] or [N]: a scalar."""
-        return self.function(logits, target, weights=self.weights, mask=mask).mean()
+        return self.function(logits, target, class_weights=self.class_weights, mask=mask).mean()
 
 
 class DistributionBalancedLoss(nn.Module):
@@ -438,17 +442,16 @@ def _check_mask(logits: Tensor, mask: Tensor | None) -> None:
         raise TypeError(f"mask must be bool. Got {mask.dtype}.")
 
 
-def _element_weights(wide: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor | None:
+def _element_weights(wide: Tensor, class_weights: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """[N, C] or [C], what each loss is multiplied with; None is 1."""
-    if weights is None:
+    if class_weights is None:
         return None if mask is None else mask.view(torch.uint8).to(wide)  # bool itself is slow to convert
-    if weights.shape != wide.shape[1:]:
-        raise ValueError(f"weights must be [{wide.shape[1]}]. Got {tuple(weights.shape)}.")
-    return weights.to(wide) if mask is None else mask.view(torch.uint8).to(wide) * weights.to(wide)
+    check_class_terms(wide.shape[1], None, class_weights)
+    return class_weights.to(wide) if mask is None else mask.view(torch.uint8).to(wide) * class_weights.to(wide)
 
 
-def _total(losses: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
-    factors = _element_weights(losses, weights, mask)
+def _total(losses: Tensor, class_weights: Tensor | None, mask: Tensor | None) -> Tensor:
+    factors = _element_weights(losses, class_weights, mask)
     return (losses if factors is None else losses * factors).sum(dim=1)
 
 

@@ -6,7 +6,7 @@ The margin loss, eq. (11) of "Long-tail learning via logit adjustment", is
 
 With ``Delta[y, y'] = positive[y] + negative[y']`` it is plain cross-entropy on ``f + negative`` once the target's own
 logit is ``f[y] - positive[y]``: one addition and N scattered numbers, nothing of size C x C. On CPUs even that
-addition is saved; ``_scaled_softmax`` says how.
+addition is saved; ``ScaledSoftmaxCrossEntropy`` says how.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from longtail._core.numerics import loss_dtype, widen
-from longtail.losses._kernels import ScaledSoftmaxCrossEntropy, margin_factors
+from longtail.losses._kernels import ScaledSoftmaxCrossEntropy, is_transformed, margin_factors
 from longtail.losses._terms import (
+    MarginLoss,
     Terms,
     check_shapes,
+    check_target,
     class_indices,
     is_learned,
     keep_factors,
@@ -26,8 +28,6 @@ from longtail.losses._terms import (
     losses_of_shifted,
     make_terms,
     mean_of_counted,
-    register_margins,
-    replace_ignored,
     terms_of_module,
 )
 from longtail.margins import Margins
@@ -39,7 +39,7 @@ def margin_cross_entropy(
     logits: Tensor,
     target: Tensor,
     margins: Margins | None = None,
-    weights: Tensor | None = None,
+    class_weights: Tensor | None = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -53,7 +53,7 @@ def margin_cross_entropy(
         logits: [N, C] f, any floating dtype. Half precision is computed in float32.
         target: [N] class indices, or [N, C] probabilities (mixup).
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1.
+        class_weights: [C] alpha; None is 1.
         ignore_index: a target with this index has loss 0 and no gradient.
         label_smoothing: in [0, 1], mixes the target with the uniform distribution.
 
@@ -73,21 +73,21 @@ def margin_cross_entropy(
         Menon et al., "Long-tail learning via logit adjustment", eq. (11).
     """
     return _margin_losses(
-        logits, target, make_terms(margins, weights, ignore_index, label_smoothing), take_mean=False
+        logits, target, make_terms(margins, class_weights, ignore_index, label_smoothing), take_mean=False
     )
 
 
-class MarginCrossEntropy(nn.Module):
+class MarginCrossEntropy(MarginLoss):
     """``margin_cross_entropy``, averaged over the samples that are not ignored.
 
     Args:
         margins: Delta; None is 0.
-        weights: [C] alpha; None is 1. The mean divides by the number of samples, where PyTorch's own class weights
-            divide by the sum of weights.
+        class_weights: [C] alpha; None is 1. The mean divides by the number of samples, where PyTorch's own class
+            weights divide by the sum of weights.
         ignore_index: a target with this index does not count.
         label_smoothing: in [0, 1].
 
-    The margins and weights are buffers: they move with ``.to`` and are part of ``state_dict``.
+    The margins and class weights are buffers: they move with ``.to`` and are part of ``state_dict``.
 
     >>> from longtail import ClassPrior, MarginCrossEntropy, margins
     >>> prior = ClassPrior.from_labels([0, 0, 0, 1])
@@ -96,22 +96,18 @@ class MarginCrossEntropy(nn.Module):
     torch.Size([])
     """
 
-    positive: Tensor | None
-    negative: Tensor | None
-    weights: Tensor | None
     target_shift: Tensor | None
     factors: Tensor | None
 
     def __init__(
         self,
         margins: Margins | None = None,
-        weights: Tensor | None = None,
+        class_weights: Tensor | None = None,
         *,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
-        register_margins(self, margins, weights)
+        super().__init__(margins, class_weights)
         for keep in (keep_target_shift, keep_factors):
             keep(self)
             self.register_load_state_dict_post_hook(keep)  # type: ignore[no-untyped-call]
@@ -137,37 +133,36 @@ def _margin_losses(logits: Tensor, target: Tensor, terms: Terms, take_mean: bool
 
 
 def _scaled_losses(logits: Tensor, target: Tensor, negative: Tensor, terms: Terms, take_mean: bool) -> Tensor | None:
-    """``_margin_losses`` by ``ScaledSoftmaxCrossEntropy``; None where it can't, and for targets out of range."""
+    """``_margin_losses`` by ``ScaledSoftmaxCrossEntropy``; None where a probability is near underflow."""
     # Kept factors of a half-precision module would be too coarse, and small ones 0.
     is_kept = terms.factors is not None and terms.factors.dtype == logits.dtype
     factors = terms.factors if is_kept else margin_factors(negative)
     shift = None if terms.target_shift is None else terms.target_shift.to(logits)
+    lowest, highest = (int(end) for end in torch.aminmax(target))
+    all_count = terms.ignore_index < 0 <= lowest and highest < logits.shape[1]
+    safe = target if all_count else check_target(target, logits.shape[1], terms.ignore_index)
+    is_plain_mean = take_mean and all_count and terms.class_weights is None
     try:
-        all_count = not _may_be_ignored(target, terms.ignore_index)
-        safe = target if all_count else replace_ignored(target, terms.ignore_index)
-        is_plain_mean = take_mean and all_count and terms.weights is None
         losses: Tensor = ScaledSoftmaxCrossEntropy.apply(logits, safe, factors, shift, is_plain_mean)  # type: ignore[no-untyped-call]
-    except (FloatingPointError, IndexError, RuntimeError):
+    except FloatingPointError:
         return None
     if is_plain_mean:
         return losses
-    if terms.weights is not None:
-        losses = losses * terms.weights.to(losses).index_select(0, safe)
+    if terms.class_weights is not None:
+        losses = losses * terms.class_weights.to(losses).index_select(0, safe)
     losses = losses if all_count else losses.masked_fill(target == terms.ignore_index, 0)
     return mean_of_counted(losses, target, terms.ignore_index) if take_mean else losses
-
-
-def _may_be_ignored(target: Tensor, ignore_index: int) -> bool:
-    """Whether some target is ignored, or may be: a look at the smallest is all it takes to say no."""
-    return ignore_index >= 0 or int(target.min()) < 0
 
 
 def _has_short_way(logits: Tensor, target: Tensor, terms: Terms) -> bool:
     """Whether to try ``_scaled_losses``: elsewhere its look at values would wait for the device or break a graph."""
     return (
-        logits.device.type == "cpu"
+        type(logits) in (Tensor, nn.Parameter)
+        and logits.device.type == "cpu"
+        and len(target) > 0
         and not target.is_floating_point()
         and terms.label_smoothing == 0
         and not torch.compiler.is_compiling()
+        and not is_transformed(logits)
         and not is_learned(terms)
     )

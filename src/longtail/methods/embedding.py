@@ -38,7 +38,7 @@ def elm(
     scale: float = 1.0,
     exponent: float = 1.0,
     by_count: bool = False,
-    memory: int = 0,
+    memory_size: int = 0,
     balanced: bool = False,
     logit_margin: str = "logit_adjusted",
 ) -> tuple[Phase, ...]:
@@ -54,11 +54,11 @@ def elm(
         scale: c in alpha[y] = c * pi[y]^a.
         exponent: a.
         by_count: whether alpha[y] = c * n[y]^a, from the number of samples instead of their share.
-        memory: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
+        memory_size: how many recent embeddings of each class pull beside those of the batch; 0 is the paper's method.
         balanced: whether every class counts the same in the pull, by weights 1 / (C * pi[y]); False is the paper's
             method, in which a rare class counts as little as it has samples.
         logit_margin: Delta, a name in ``LOGIT_MARGINS``. In Python, any ``MarginCrossEntropy`` with any
-            ``regularizers.Pull`` in a ``Phase`` does the same.
+            ``losses.Pull`` in a ``Phase`` does the same.
 
     The paper's settings are in ``ELM_SETTINGS``: CIFAR-10-LT strength 0.01, alpha = pi; CIFAR-100-LT and iNaturalist
     0.01, alpha = sqrt(n); ImageNet-LT 0.001, alpha = 10 sqrt(pi).
@@ -67,7 +67,7 @@ def elm(
         Embeddings serve for more than this classifier (search, nearest means), or rare classes are diffuse in them.
     Avoid when:
         There is no encoder to train: on fixed features the pull has nothing to move. Where batches hold one sample of
-        most classes, the pull is 0 without a ``memory``.
+        most classes, the pull is 0 without ``memory_size``.
     Equals:
         ``logit_adjusted`` at strength = 0.
 
@@ -87,7 +87,7 @@ def elm(
     margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
     loss = MarginCrossEntropy(LOGIT_MARGINS[logit_margin](prior))
     weights = weight_builders.balanced(prior) if balanced else None
-    return (Phase(loss, regularizer=Pull(margin, memory, weights), strength=strength),)
+    return (Phase(loss, regularizer=Pull(margin, memory_size, weights), strength=strength),)
 
 
 ELM_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

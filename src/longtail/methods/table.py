@@ -127,7 +127,7 @@ def _focal(prior: ClassPrior, gamma: float = 2.0) -> nn.Module:
 
 
 def _class_balanced_focal(prior: ClassPrior, gamma: float = 2.0, beta: float = 0.9999) -> nn.Module:
-    return losses.FocalLoss(gamma, weights=weights.effective_number(prior, beta))
+    return losses.FocalLoss(gamma, class_weights=weights.effective_number(prior, beta))
 
 
 def _decoupled(function: DecoupledFunction) -> Callable[..., nn.Module]:
@@ -150,7 +150,7 @@ def _binary_focal(prior: ClassPrior, gamma: float = 2.0) -> nn.Module:
 
 
 def _class_balanced_binary(prior: ClassPrior, beta: float = 0.9999) -> nn.Module:
-    return losses.MultilabelLoss(weights=weights.effective_number(prior, beta))
+    return losses.MultilabelLoss(class_weights=weights.effective_number(prior, beta))
 
 
 def _asymmetric(
@@ -166,12 +166,12 @@ def _masked(inner: Callable[[ClassPrior], nn.Module]) -> Callable[..., nn.Module
     def build(
         prior: ClassPrior,
         rate: float = 0.01,
-        bins: int = 10,
+        num_bins: int = 10,
         initial: str = "data",
         clip: tuple[float, float] | None = None,
         seed: int = 0,
     ) -> nn.Module:
-        label_masking = masking.PartialLabelMasking(prior, rate, bins, initial, clip)
+        label_masking = masking.PartialLabelMasking(prior, rate, num_bins, initial, clip)
         return masking.MaskedLoss(inner(prior), label_masking, seed)
 
     return build
@@ -186,9 +186,14 @@ def _undersampled_binary(prior: ClassPrior, per_class: int = 500) -> tuple[Phase
 
 
 def _undersampled_masking(
-    prior: ClassPrior, per_class: int = 500, rate: float = 0.01, bins: int = 10, initial: str = "data", seed: int = 0
+    prior: ClassPrior,
+    per_class: int = 500,
+    rate: float = 0.01,
+    num_bins: int = 10,
+    initial: str = "data",
+    seed: int = 0,
 ) -> tuple[Phase, ...]:
-    loss = _masked(_binary_cross_entropy)(prior, rate, bins, initial, seed=seed)
+    loss = _masked(_binary_cross_entropy)(prior, rate, num_bins, initial, seed=seed)
     return (Phase(loss, _undersampling(per_class)),)
 
 

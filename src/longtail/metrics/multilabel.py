@@ -174,7 +174,7 @@ def binned_average_precision(histogram: Tensor) -> Tensor:
         [C] float64; NaN for a class without positives.
 
     >>> from longtail.masking import count_bins
-    >>> histogram = count_bins(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[1], [0], [1]]), bins=100)
+    >>> histogram = count_bins(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[1], [0], [1]]), num_bins=100)
     >>> binned_average_precision(histogram).tolist()
     [0.8333333333333333]
     """

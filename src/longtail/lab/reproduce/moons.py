@@ -49,7 +49,7 @@ VARIANTS: Mapping[str, MethodRecipe] = MappingProxyType(
     {
         BASELINE: MethodRecipe("logit_adjusted"),
         "ELM": MethodRecipe("elm"),
-        "ELM + memory": MethodRecipe("elm", {"memory": 64}),
+        "ELM + memory": MethodRecipe("elm", {"memory_size": 64}),
         "ELM, balanced": MethodRecipe("elm", {"balanced": True, "scale": 5.0, "strength": 0.03}),
         "ELM, balanced, strong": MethodRecipe("elm", {"balanced": True, "scale": 10.0, "strength": 0.1}),
     }
