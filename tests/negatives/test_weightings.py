@@ -149,3 +149,33 @@ def test_a_weight_that_divides_by_zero_is_refused(weighting):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("weighting", [ng.constant, ng.unit])
+def test_a_label_that_q_never_draws_is_no_negative_of_the_implied_loss_and_a_true_label_like_others(weighting, dtype):
+    """Eq. (11) term by term: its margin as a negative is minus infinity, which leaves it out and harms nothing."""
+    q = torch.tensor([1.0, 2.0, 0.0, 3.0, 0.0]).double() / 6
+    implied = ng.implied_margins(ng.LabelDistribution(q), weighting, M)
+    logits, target = make_logits(C, seed=1).to(dtype).requires_grad_(), torch.arange(C)
+    weight = {ng.constant: 1 / M, ng.unit: 1.0}[weighting]
+    expected = []
+    for f, y in zip(logits.detach().double(), range(C), strict=True):
+        others = [M * q[n] * weight * math.exp(f[n] - f[y]) for n in range(C) if n != y]
+        expected.append(math.log1p(float(sum(others))))
+    found = losses.margin_cross_entropy(logits, target, implied)
+    assert found.tolist() == pytest.approx(expected, rel=1e-10 if dtype == torch.float64 else 1e-5)
+    eye = torch.eye(C, dtype=dtype)
+    linear = losses.linear_margin_cross_entropy(logits, eye, target, implied)
+    torch.testing.assert_close(linear, found)
+    assert losses.MarginCrossEntropy(implied)(logits, target).item() == pytest.approx(sum(expected) / C, rel=1e-5)
+    if dtype == torch.float64:
+        assert torch.autograd.gradcheck(lambda f: losses.margin_cross_entropy(f, target, implied), logits)
+        assert torch.autograd.gradcheck(lambda f: losses.linear_margin_cross_entropy(f, eye, target, implied), logits)
+
+
+def test_far_from_all_others_a_label_that_q_never_draws_still_does_not_count():
+    implied = ng.implied_margins(ng.LabelDistribution(torch.tensor([1.0, 1.0, 0.0])), ng.constant, M)
+    logits = torch.tensor([[0.0, 0.0, 1e4], [0.0, 0.0, -1e4]])
+    found = losses.margin_cross_entropy(logits, torch.tensor([0, 2]), implied)
+    assert found.tolist() == pytest.approx([math.log(1.5), 1e4])

@@ -100,15 +100,6 @@ class LabelDistribution:
         if excludes_positive:
             self._prepare_exclusion(wide)
 
-    def _prepare_exclusion(self, probs: Tensor) -> None:
-        if int((probs > 0).sum()) < 2:
-            raise ValueError("LabelDistribution: one label has all the probability, so no negative is left to draw.")
-        self._log_others = log_others(self._log_probs)
-        top = int(probs.argmax())
-        # A label with most of q would be hit again and again; it alone needs a table of the others.
-        self._dominant = top if float(self._log_probs[top]) > -math.log(2) else None
-        self._others = self._table if self._dominant is None else AliasTable(probs.index_fill(0, probs.argmax(), 0))
-
     @property
     def num_classes(self) -> int:
         """C, the number of labels."""
@@ -133,6 +124,15 @@ class LabelDistribution:
             return Draw(labels, self._log_probs[labels], positive_log_probs, num_negatives)
         labels = self._draw_others(target, num_negatives, generator)
         return Draw(labels, self._log_probs[labels], positive_log_probs, num_negatives, self._log_others[target])
+
+    def _prepare_exclusion(self, probs: Tensor) -> None:
+        if int((probs > 0).sum()) < 2:
+            raise ValueError("LabelDistribution: one label has all the probability, so no negative is left to draw.")
+        self._log_others = log_others(self._log_probs)
+        top = int(probs.argmax())
+        # A label with most of q would be hit again and again; it alone needs a table of the others.
+        self._dominant = top if float(self._log_probs[top]) > -math.log(2) else None
+        self._others = self._table if self._dominant is None else AliasTable(probs.index_fill(0, probs.argmax(), 0))
 
     def _draw_others(self, target: Tensor, num_negatives: int, generator: torch.Generator | None) -> Tensor:
         """[N, m] labels other than each sample's own, by drawing again what hits."""

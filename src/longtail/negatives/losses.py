@@ -19,16 +19,16 @@ from longtail.negatives.weightings import Weighting, check_scheme
 
 __all__ = [
     "SampledLoss",
-    "CROSS_ENTROPY",
-    "LOGISTIC",
-    "HINGE",
-    "CONTRASTIVE",
     "sampled_cross_entropy",
     "sampled_logistic",
     "sampled_hinge",
     "sampled_contrastive",
-    "log_weights",
+    "CROSS_ENTROPY",
+    "LOGISTIC",
+    "HINGE",
+    "CONTRASTIVE",
     "NegativeSamplingLoss",
+    "log_weights",
 ]
 
 
@@ -185,12 +185,12 @@ def sampled_hinge(positive: Tensor, negative: Tensor, log_weights: Tensor) -> Te
         l = [1 - f[y]]_+ + sum_{y' drawn} w[y, y'] [1 + f[y']]_+
 
     Args:
-        positive: [N] logits f[y] of the true labels.
-        negative: [N, m] logits of the negatives.
-        log_weights: [N, m] log w; minus infinity leaves a negative out.
+        positive: [N] f[y], the true labels' logits.
+        negative: [N, m] f[y'], those of the negatives.
+        log_weights: [N, m] log w, minus infinity for what does not count.
 
     Returns:
-        [N] losses.
+        [N] losses, 0 where all logits keep their distance of 1.
 
     Use when:
         Easy negatives should have no gradient at all.
