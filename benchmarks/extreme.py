@@ -60,8 +60,9 @@ LARGEST = {"full softmax, Adam": 100_000}
 NARROW, NARROW_LABELS = 128, (10_000, 10_000_000)
 """At ten million labels 512 features take 20 GB; with this many it is 5."""
 
-NARROWER = {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3}
-WIDER = {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3}
+AS_IN_PAPERS = {"excludes_other_labels": False}
+NARROWER = {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3} | AS_IN_PAPERS
+WIDER = {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3} | AS_IN_PAPERS
 MODELS = {
     "longtail, 512 hidden": NARROWER,
     "longtail, 768 hidden": WIDER,
@@ -69,7 +70,7 @@ MODELS = {
 }
 WIDE = {"hidden_size": 1024, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3, "excludes_other_labels": True}
 """For the frontier, which has no limit of time."""
-COMMON = {"is_rectified": True, "uses_bfloat16": True}
+COMMON = {"activation": "relu", "uses_bfloat16": True}
 TAUS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 

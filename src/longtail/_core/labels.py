@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
-__all__ = ["NO_LABEL", "IntArray", "column_sums", "label_array", "positive_pairs", "rarest_labels", "to_numpy"]
+__all__ = [
+    "NO_LABEL",
+    "IntArray",
+    "column_sums",
+    "indicator_rows",
+    "label_array",
+    "positive_pairs",
+    "rarest_labels",
+    "to_numpy",
+]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -112,6 +122,21 @@ def _check_indicator_shape(shape: Sequence[int]) -> None:
 def _check_zero_one(values: npt.NDArray[Any]) -> None:
     if values.dtype.kind not in "iufb" or not np.isin(values, (0, 1)).all():
         raise ValueError("ClassPrior.from_indicator: entries must be 0 or 1.")
+
+
+def indicator_rows(indicator: Any, name: str) -> Any:
+    """[N, C] CSR of bool, without stored zeros, from a 0/1 matrix of NumPy or SciPy; messages call it ``name``."""
+    matrix = csr_array(indicator, copy=True) if hasattr(indicator, "tocsr") else np.asarray(indicator)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be [N, C] of 0 and 1. Got {matrix.dtype} {matrix.shape}.")
+    rows = csr_array(matrix)
+    rows.sum_duplicates()
+    wrong = rows.data[~np.isin(rows.data, (0, 1))]
+    if wrong.size:
+        raise ValueError(f"{name} must be [N, C] of 0 and 1. Got {wrong[0]:g}.")
+    rows = rows.astype(np.bool_)
+    rows.eliminate_zeros()
+    return rows
 
 
 def rarest_labels(indicator: Any) -> Tensor:

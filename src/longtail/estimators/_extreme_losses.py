@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from longtail._core.labels import NO_LABEL
-from longtail._core.numerics import gap_of_loss, leading_gap, loss_of_gap
-from longtail.estimators._extreme_network import Network, Rows
+from longtail.estimators._extreme_data import LabelBatch
+from longtail.estimators._extreme_network import Network
+from longtail.losses.pick_all import multilabel_margin_cross_entropy
 from longtail.margins import Margins, none
 from longtail.negatives.distributions import LabelDistribution, WithinBatch
 from longtail.negatives.head import SampledLinear
 from longtail.negatives.weightings import implied_margins
 from longtail.prior import ClassPrior
 
-__all__ = ["LabelBatch", "FullSoftmax", "DrawnNegatives"]
-
-
-class LabelBatch(NamedTuple):
-    rows: Rows
-    samples: Tensor
-    """[P] which row of the batch a label belongs to."""
-    labels: Tensor
-    """[P] labels."""
+__all__ = ["FullSoftmax", "DrawnNegatives"]
 
 
 class FullSoftmax:
     """The margin loss over all labels, or all but the sample's others, for every label of every sample."""
 
-    def __init__(self, margins: Margins, weights: Tensor | None, excludes_other_labels: bool) -> None:
-        self.margins, self.weights = margins, weights
+    def __init__(self, margins: Margins, class_weights: Tensor | None, excludes_other_labels: bool) -> None:
+        self.margins, self.class_weights = margins, class_weights
         self.excludes_other_labels = excludes_other_labels
-        shift = margins.positive + margins.negative
-        self.shift = None if bool((shift.abs() < 1e-6).all()) else shift
 
     def implied_margins(self, prior: ClassPrior) -> Margins:
         return self.margins.to("cpu", torch.float64)
 
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
-        shifted = network.logits(batch.rows, embeddings) + self.margins.negative
-        # One log-sum-exp a sample serves all its labels.
-        if self.excludes_other_labels:
-            negatives = shifted.index_put((batch.samples, batch.labels), shifted.new_tensor(-torch.inf))
-            gap = negatives.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
-            gap = gap if self.shift is None else gap + self.shift[batch.labels]
-            return _weighted_mean(loss_of_gap(gap), self.weights, batch.labels)
-        losses = shifted.logsumexp(dim=1)[batch.samples] - shifted[batch.samples, batch.labels]
-        if self.shift is not None:
-            top, top_gap = (part[batch.samples, 0] for part in leading_gap(shifted))
-            gap = torch.where(batch.labels == top, top_gap, gap_of_loss(losses))
-            losses = loss_of_gap(gap + self.shift[batch.labels])
-        return _weighted_mean(losses, self.weights, batch.labels)
+        return multilabel_margin_cross_entropy(
+            network.logits(batch.rows, embeddings),
+            batch.samples,
+            batch.labels,
+            self.margins,
+            self.class_weights,
+            excludes_other_labels=self.excludes_other_labels,
+        ).mean()
 
 
 class DrawnNegatives:
     """The loss over drawn negatives, on the network's own label vectors."""
 
-    def __init__(self, head: SampledLinear, weights: Tensor | None) -> None:
-        self.head, self.weights = head, weights
+    def __init__(self, head: SampledLinear, class_weights: Tensor | None) -> None:
+        self.head, self.class_weights = head, class_weights
 
     def share(self, network: Network) -> None:
         self.head.weight = network.weight
@@ -75,8 +59,5 @@ class DrawnNegatives:
         place = torch.arange(len(batch.labels), device=counts.device) - (counts.cumsum(0) - counts)[batch.samples]
         target = batch.labels.new_full((len(embeddings), int(counts.max())), NO_LABEL)
         target[batch.samples, place] = batch.labels
-        return _weighted_mean(self.head.losses(embeddings, target, generator), self.weights, batch.labels)
-
-
-def _weighted_mean(losses: Tensor, weights: Tensor | None, labels: Tensor) -> Tensor:
-    return losses.mean() if weights is None else (losses * weights[labels]).mean()
+        losses = self.head.losses(embeddings, target, generator)
+        return (losses if self.class_weights is None else losses * self.class_weights[batch.labels]).mean()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from scipy.sparse import issparse
 from torch import Tensor, nn
 
+from longtail._core.labels import IntArray
 from longtail.negatives.head import best_labels
 
-__all__ = ["as_rows", "Network", "is_sparse"]
+__all__ = ["Rows", "as_rows", "Network", "compute_logits", "is_sparse", "rank_labels"]
 
 
 class _Bag(NamedTuple):
@@ -38,14 +41,14 @@ class Network(nn.Module):
     """From features through a hidden layer to labels; the last column of ``weight`` is the bias."""
 
     def __init__(
-        self, num_features: int, num_labels: int, hidden_size: int, is_rectified: bool, has_direct_path: bool
+        self, num_features: int, num_labels: int, hidden_size: int, activation: str, skip_connection: bool
     ) -> None:
         super().__init__()
-        self.is_rectified, self.is_row_sparse, self.uses_bfloat16 = is_rectified, False, False
+        self.activation, self.is_row_sparse, self.uses_bfloat16 = activation, False, False
         self.vectors = nn.Parameter(torch.empty(num_features, hidden_size))
         self.offset = nn.Parameter(torch.zeros(hidden_size))
         self.weight = nn.Parameter(torch.empty(num_labels, hidden_size + 1))
-        self.direct = nn.Parameter(torch.zeros(num_features, num_labels)) if has_direct_path else None
+        self.direct = nn.Parameter(torch.zeros(num_features, num_labels)) if skip_connection else None
 
     @torch.no_grad()
     def reset_parameters(self, bias: Tensor, mean_square: float, generator: torch.Generator) -> None:
@@ -56,11 +59,11 @@ class Network(nn.Module):
 
     def embed(self, rows: Rows, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         """[N, H + 1] what the hidden layer makes of the rows, and a 1 for the bias."""
-        hidden = self._summed(rows, self.vectors, self.is_row_sparse) + self.offset
-        if self.is_rectified:
+        hidden = self._sum_vectors(rows, self.vectors, self.is_row_sparse) + self.offset
+        if self.activation == "relu":
             hidden = F.relu(hidden)
         if dropout:
-            hidden = hidden * _kept(hidden.shape, dropout, generator).to(hidden)
+            hidden = hidden * _dropout_factors(hidden.shape, dropout, generator).to(hidden)
         return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
 
     def logits(self, rows: Rows, embeddings: Tensor) -> Tensor:
@@ -69,7 +72,7 @@ class Network(nn.Module):
             logits = F.linear(embeddings.bfloat16(), self.weight.bfloat16()).float()
         else:
             logits = F.linear(embeddings, self.weight)
-        return logits if self.direct is None else logits + self._summed(rows, self.direct, False)
+        return logits if self.direct is None else logits + self._sum_vectors(rows, self.direct, False)
 
     def topk(self, rows: Rows, k: int) -> Tensor:
         """[N, k] labels, best first."""
@@ -79,7 +82,7 @@ class Network(nn.Module):
         return best_labels(embeddings, self.weight, k).indices
 
     @staticmethod
-    def _summed(rows: Rows, vectors: Tensor, is_row_sparse: bool) -> Tensor:
+    def _sum_vectors(rows: Rows, vectors: Tensor, is_row_sparse: bool) -> Tensor:
         if isinstance(rows, Tensor):
             return rows @ vectors
         columns = rows.columns
@@ -91,7 +94,26 @@ class Network(nn.Module):
         )
 
 
-def _kept(shape: torch.Size, dropout: float, generator: torch.Generator | None) -> Tensor:
+@torch.no_grad()
+def rank_labels(network: Network, features: Any, k: int) -> IntArray:
+    """[N, k] labels, best first, some samples at a time."""
+    parts = [network.topk(rows, k).cpu().numpy() for rows in _row_chunks(network, features)]
+    return np.concatenate(parts) if parts else np.zeros((0, k), dtype=np.int64)
+
+
+@torch.no_grad()
+def compute_logits(network: Network, features: Any) -> npt.NDArray[np.float32]:
+    """[N, C] logits, some samples at a time."""
+    parts = [network.logits(rows, network.embed(rows)).cpu().numpy() for rows in _row_chunks(network, features)]
+    return np.concatenate(parts) if parts else np.zeros((0, len(network.weight)), dtype=np.float32)
+
+
+def _row_chunks(network: Network, features: Any) -> Iterator[Rows]:
+    for start in range(0, features.shape[0], PREDICTED_AT_ONCE):
+        yield as_rows(features[start : start + PREDICTED_AT_ONCE], network.weight.device)
+
+
+def _dropout_factors(shape: torch.Size, dropout: float, generator: torch.Generator | None) -> Tensor:
     """1 / share kept where a value is kept and 0 elsewhere; the share is rounded to a multiple of 1 / 256.
 
     One draw of 64 bits serves eight values: draws with a generator are serial, and would take as long as a layer.
@@ -100,6 +122,10 @@ def _kept(shape: torch.Size, dropout: float, generator: torch.Generator | None) 
     draws = torch.empty(math.ceil(shape.numel() / 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     is_kept = draws.view(torch.uint8)[: shape.numel()].view(shape) >= num_dropped
     return is_kept * (256 / (256 - num_dropped))
+
+
+PREDICTED_AT_ONCE = 1024
+"""Samples to rank labels for at a time."""
 
 
 START = 0.3

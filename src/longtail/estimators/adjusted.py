@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,18 @@ from longtail.estimators._common import (
     is_text,
     select_rows,
     stratified_splits,
+)
+from longtail.estimators._parameters import (
+    ANYTHING,
+    FOLDS,
+    FUNCTION,
+    INTEGER,
+    NOTHING,
+    Constraint,
+    Constraints,
+    check_parameters,
+    number,
+    text,
 )
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.objectives import balanced_error
@@ -62,7 +74,7 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
     Attributes:
         classes_: [C] labels, sorted.
         estimator_: the classifier, fitted to all data.
-        prior_: [C] the training prior, in the order of ``classes_``.
+        class_prior_: [C] probabilities of the classes in training, in the order of ``classes_``.
         target_: [C] the prior predicted for.
         tau_: the strength used.
         tau_search_: the ``TauSearch`` behind it; None if tau was given, or target is "train".
@@ -101,7 +113,7 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
 
     classes_: Array
     estimator_: Any
-    prior_: FloatArray
+    class_prior_: FloatArray
     target_: FloatArray
     tau_: float
     tau_search_: TauSearch | None
@@ -137,13 +149,13 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         Returns:
             The estimator itself.
         """
-        _check_tau(self.tau)
-        samples = _checked_samples(X, y, sample_weight)
+        check_parameters(self, CONSTRAINTS)
+        samples = _read_samples(X, y, sample_weight)
         base = self._base()
         self.classes_ = samples.classes
-        self.prior_ = samples.prior()
-        self.target_ = _checked_target(self.target, self.prior_)
-        self.estimator_ = _fitted(base, samples)
+        self.class_prior_ = samples.prior()
+        self.target_ = _target_probabilities(self.target, self.class_prior_)
+        self.estimator_ = _fit(base, samples)
         copy_feature_attributes(self)
 
         is_searching = self.tau == "auto" and not is_text(self.target, "train")
@@ -184,8 +196,8 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
 
     def _adjusted_logits(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        logits = _logits(self.estimator_, X, self.prior_) / self.temperature_
-        return np.asarray(adjust_logits(logits, self.prior_, self.tau_, self.target_))
+        logits = _logits(self.estimator_, X, self.class_prior_) / self.temperature_
+        return np.asarray(adjust_logits(logits, self.class_prior_, self.tau_, self.target_))
 
     def _held_out(self, base: Any, samples: _Samples) -> list[_HeldOut]:
         is_pairwise = get_tags(base).input_tags.pairwise
@@ -255,10 +267,10 @@ def _held_out_part(base: Any, samples: _Samples, train: Array, test: Array, is_p
     columns = train if is_pairwise else None
     seen, unseen = samples.part(train, columns), samples.part(test, columns)
     prior = seen.prior()
-    return _HeldOut(_logits(_fitted(base, seen), unseen.X, prior), unseen.codes, prior, unseen.counts())
+    return _HeldOut(_logits(_fit(base, seen), unseen.X, prior), unseen.codes, prior, unseen.counts())
 
 
-def _fitted(base: Any, samples: _Samples) -> Any:
+def _fit(base: Any, samples: _Samples) -> Any:
     if not (hasattr(base, "predict_proba") or hasattr(base, "decision_function")):
         raise TypeError(
             f"estimator must be a classifier with predict_proba or decision_function. Got {type(base).__name__}."
@@ -310,7 +322,7 @@ def _splits(cv: Any, samples: _Samples) -> list[Split]:
     return stratified_splits(5 if cv is None else int(cv), samples.codes)
 
 
-def _checked_samples(X: Any, y: Any, sample_weight: Any) -> _Samples:
+def _read_samples(X: Any, y: Any, sample_weight: Any) -> _Samples:
     if y is None:
         raise ValueError("LogitAdjustedClassifier requires y to be passed, but the target y is None.")
     y = column_or_1d(y, warn=True)
@@ -332,13 +344,11 @@ def _checked_samples(X: Any, y: Any, sample_weight: Any) -> _Samples:
     return _Samples(X, y, codes, classes, weight, max(1.0, num_weighted / total) if total > 0 else 1.0)
 
 
-def _checked_target(target: Any, prior: FloatArray) -> FloatArray:
+def _target_probabilities(target: Any, prior: FloatArray) -> FloatArray:
     if is_text(target, "uniform"):
         return np.full_like(prior, 1 / len(prior))
     if is_text(target, "train"):
         return prior
-    if isinstance(target, str):
-        raise ValueError(f"target must be 'uniform', 'train' or an array of probabilities. Got {target!r}.")
     probabilities = np.asarray(target, dtype=np.float64)
     is_valid = (
         probabilities.shape == prior.shape and (probabilities >= 0).all() and np.isclose(probabilities.sum(), 1)
@@ -348,7 +358,17 @@ def _checked_target(target: Any, prior: FloatArray) -> FloatArray:
     return probabilities
 
 
-def _check_tau(tau: Any) -> None:
-    is_number = isinstance(tau, Real) and np.isfinite(float(tau)) and float(tau) >= 0
-    if not (is_number or is_text(tau, "auto")):
-        raise ValueError(f"tau must be 'auto' or a finite number of at least 0. Got {tau!r}.")
+CONSTRAINTS: Constraints = {
+    "estimator": (ANYTHING,),
+    "tau": (text("auto"), number(0)),
+    "cv": (FOLDS,),
+    "target": (
+        Constraint(
+            "'uniform', 'train' or an array of probabilities",
+            lambda value: not isinstance(value, str) or value in ("uniform", "train"),
+        ),
+    ),
+    "objective": (FUNCTION,),
+    "n_jobs": (INTEGER, NOTHING),
+}
+"""What the parameters of LogitAdjustedClassifier may be."""

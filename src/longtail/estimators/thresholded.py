@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from longtail._core.labels import rarest_labels
+from longtail._core.labels import indicator_rows, rarest_labels
 from longtail.estimators._common import (
     Array,
     FloatArray,
@@ -25,6 +25,15 @@ from longtail.estimators._common import (
     copy_feature_attributes,
     select_rows,
     stratified_splits,
+)
+from longtail.estimators._parameters import (
+    ANYTHING,
+    FOLDS,
+    INTEGER,
+    NOTHING,
+    Constraints,
+    check_parameters,
+    number,
 )
 from longtail.posthoc.thresholds import Thresholds, f1_thresholds, precision_thresholds
 
@@ -65,8 +74,8 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         For a vector y, scikit-learn's ``TunedThresholdClassifierCV`` with all thresholds instead of a grid.
 
     >>> from sklearn.datasets import make_multilabel_classification
-    >>> X, Y = make_multilabel_classification(300, n_classes=4, random_state=0)
-    >>> model = ThresholdedClassifier().fit(X, Y)
+    >>> X, y = make_multilabel_classification(300, n_classes=4, random_state=0)
+    >>> model = ThresholdedClassifier().fit(X, y)
     >>> model.predict(X).shape, model.thresholds_.shape
     ((300, 4), (4,))
 
@@ -106,7 +115,8 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Returns:
             The estimator itself.
         """
-        data = _checked_label_data(X, y)
+        check_parameters(self, CONSTRAINTS)
+        data = _read_data(X, y)
         base = self._base()
         self._is_vector = data.is_vector
         self.classes_ = data.classes
@@ -115,8 +125,8 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         parts = Parallel(n_jobs=self.n_jobs)(
             delayed(_held_out_labels)(base, data, train, test) for train, test in data.splits(self.cv)
         )
-        scores, truth = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        chosen = self._thresholds(scores, truth)
+        scores, is_positive = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        chosen = self._choose(scores, is_positive)
         self.thresholds_ = chosen.values.numpy()
         self.undecided_ = chosen.undecided.numpy()
         return self
@@ -150,30 +160,30 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         excess: FloatArray = _label_scores(self.estimator_, X, self._is_vector) - limits
         return excess
 
-    def _thresholds(self, scores: FloatArray, truth: Array) -> Thresholds:
+    def _choose(self, scores: FloatArray, is_positive: Array) -> Thresholds:
         # As in scikit-learn, a decision function must be above 0, and it is 0 for a label without positives.
         default = 0.5 if hasattr(self.estimator_, "predict_proba") else float(np.nextafter(0.0, 1.0))
         if self.precision_floor is None:
-            return f1_thresholds(scores, truth, default, min_f1=self.min_f1)
-        return precision_thresholds(scores, truth, self.precision_floor, default)
+            return f1_thresholds(scores, is_positive, default, min_f1=self.min_f1)
+        return precision_thresholds(scores, is_positive, self.precision_floor, default)
 
 
 class _LabelData(NamedTuple):
-    """Checked training data with several labels a sample, or one of two classes."""
+    """Checked training data with any number of labels per sample, or one of two classes."""
 
     X: Any
     y: Any
-    truth: npt.NDArray[np.bool_]
+    is_positive: npt.NDArray[np.bool_]
     classes: Array
     is_vector: bool
 
     def splits(self, cv: Any) -> list[Split]:
         if cv is None or isinstance(cv, Integral):
-            return stratified_splits(5 if cv is None else int(cv), rarest_labels(self.truth).numpy())
+            return stratified_splits(5 if cv is None else int(cv), rarest_labels(self.is_positive).numpy())
         return list(check_cv(cv).split(self.X, self.y))
 
 
-def _checked_label_data(X: Any, y: Any) -> _LabelData:
+def _read_data(X: Any, y: Any) -> _LabelData:
     if y is None:
         raise ValueError("ThresholdedClassifier requires y to be passed, but the target y is None.")
     y = y if hasattr(y, "tocsr") or hasattr(y, "iloc") else np.asarray(y)
@@ -182,22 +192,20 @@ def _checked_label_data(X: Any, y: Any) -> _LabelData:
     X, y = indexable(X, y)
     check_classification_targets(y)
     if y.ndim == 2:
-        dense = y.toarray() if hasattr(y, "tocsr") else np.asarray(y)
-        if not np.isin(dense, (0, 1)).all():
-            raise ValueError("y must be [N, C] of 0 and 1. Got other numbers.")
-        return _LabelData(X, y, dense.astype(bool), np.arange(dense.shape[1]), False)
+        is_positive = indicator_rows(y, "y").toarray()
+        return _LabelData(X, y, is_positive, np.arange(is_positive.shape[1]), False)
     classes = np.unique(y)
     if len(classes) != 2:
         raise ValueError(
             f"Only binary classification is supported. The type of the target is {type_of_target(y)}, with "
-            f"{len(classes)} class{'es' if len(classes) > 1 else ''}; give [N, C] of 0 and 1 for several labels."
+            f"{len(classes)} class{'es' if len(classes) > 1 else ''}; give [N, C] of 0 and 1 for multi-label data."
         )
     return _LabelData(X, y, np.asarray(y)[:, None] == classes[1], classes, True)
 
 
 def _held_out_labels(base: Any, data: _LabelData, train: Array, test: Array) -> tuple[FloatArray, Array]:
     model = clone(base).fit(select_rows(data.X, train), select_rows(data.y, train))
-    return _label_scores(model, select_rows(data.X, test), data.is_vector), data.truth[test]
+    return _label_scores(model, select_rows(data.X, test), data.is_vector), data.is_positive[test]
 
 
 def _label_scores(model: Any, X: Any, is_vector: bool) -> FloatArray:
@@ -208,7 +216,7 @@ def _label_scores(model: Any, X: Any, is_vector: bool) -> FloatArray:
         scores = np.asarray(model.decision_function(X), dtype=np.float64)
         return scores[:, None] if is_vector else scores
     probabilities = model.predict_proba(X)
-    if isinstance(probabilities, list):  # one [N, 2] a label, as forests and MultiOutputClassifier have it
+    if isinstance(probabilities, list):  # one [N, 2] per label, as forests and MultiOutputClassifier have it
         columns = [
             part[:, 1] if part.shape[1] == 2 else _constant(part, c)
             for part, c in zip(probabilities, model.classes_, strict=True)
@@ -221,3 +229,13 @@ def _label_scores(model: Any, X: Any, is_vector: bool) -> FloatArray:
 def _constant(part: Array, classes: Array) -> Array:
     """[N] the probability of a label of which training showed one side only."""
     return np.full(len(part), float(classes[0]))
+
+
+CONSTRAINTS: Constraints = {
+    "estimator": (ANYTHING,),
+    "precision_floor": (number(0, 1, excludes_low=True, includes_high=True), NOTHING),
+    "min_f1": (number(0, 1, includes_high=True),),
+    "cv": (FOLDS,),
+    "n_jobs": (INTEGER, NOTHING),
+}
+"""What the parameters of ThresholdedClassifier may be."""

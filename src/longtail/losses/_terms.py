@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._core.checks import check_class_range, check_logits
+from longtail._core.checks import can_look_at, check_class_range, check_logits
 from longtail._core.numerics import gap_of_loss, leading_gap, loss_of_gap
-from longtail.losses._kernels import margin_factors, shift_target
+from longtail.losses._kernels import is_transformed, margin_factors, shift_target
 from longtail.margins import Margins
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Terms",
     "make_terms",
     "ShiftedMarginLoss",
+    "add_negative",
+    "excludes_labels",
     "losses_of_shifted",
     "is_learned",
     "class_indices",
@@ -57,7 +59,7 @@ def register_constant(module: nn.Module, name: str, values: Tensor | None) -> No
 
 
 def _target_shift(margins: Margins) -> Tensor:
-    return -(margins.positive + margins.negative)
+    return -(margins.positive + margins.negative.masked_fill(margins.negative.isneginf(), 0))
 
 
 class Terms(NamedTuple):
@@ -66,7 +68,8 @@ class Terms(NamedTuple):
     negative: Tensor | None
     """[C] what comes to every logit: the negative part of the margins; None is 0."""
     target_shift: Tensor | None
-    """[C] what comes to the target's logit after that; None is 0, as for symmetric margins."""
+    """[C] what comes to the target's logit after that; None is 0, as for symmetric margins. To a target whose
+    negative part is minus infinity nothing came before."""
     factors: Tensor | None
     """[C] ``margin_factors`` of the negative part where they are at hand, else None."""
     class_weights: Tensor | None
@@ -117,6 +120,28 @@ def _keep_terms(module: MarginLoss, _: object = None) -> None:
     module.register_buffer("target_shift", None if shift is None or not shift.any() else shift, persistent=False)
     factors = None if margins is None else margin_factors(margins.negative)
     module.register_buffer("factors", factors, persistent=False)
+
+
+def excludes_labels(terms: Terms) -> bool:
+    """Whether some label is nobody's negative, with a negative part of minus infinity, as far as one can look."""
+    negative = terms.negative
+    if negative is None or type(negative) not in (Tensor, nn.Parameter) or not can_look_at(negative):
+        return False
+    return not is_transformed(negative) and bool(negative.isneginf().any())
+
+
+def add_negative(logits: Tensor, target: Tensor, terms: Terms) -> Tensor:
+    """``logits + negative``, where a target that is nobody's negative keeps its logit."""
+    if terms.negative is None:
+        return logits
+    negative = terms.negative.to(logits)
+    shifted = logits + negative
+    if excludes_labels(terms) and not target.is_floating_point():
+        index = target.clamp(0, logits.shape[1] - 1)[:, None]
+        own = torch.where(negative[index].isneginf(), logits.gather(1, index), shifted.gather(1, index))
+        # The gradient of a sum with a constant is that of the logit itself, so autograd need not know.
+        shifted.detach().scatter_(1, index, own.detach())
+    return shifted
 
 
 def losses_of_shifted(shifted: Tensor, target: Tensor, terms: Terms, take_mean: bool) -> Tensor:

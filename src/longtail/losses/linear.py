@@ -13,9 +13,11 @@ from longtail.losses._kernels import LINEAR_CHUNK_ELEMENTS, LINEAR_WHOLE_ELEMENT
 from longtail.losses._terms import (
     ShiftedMarginLoss,
     Terms,
+    add_negative,
     check_shapes,
     check_target,
     class_indices,
+    excludes_labels,
     is_learned,
     losses_of_shifted,
     make_terms,
@@ -156,6 +158,7 @@ def _mean_linear_loss(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Te
         or is_half(x)
         or torch.compiler.is_compiling()
         or is_learned(terms)
+        or excludes_labels(terms)
     )
     if needs_general_form:
         return mean_of_counted(_all_linear_losses(x, linear_weight, target, bias, terms), target, terms.ignore_index)
@@ -174,13 +177,12 @@ def _mean_linear_loss(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Te
 def _linear_losses(
     x: Tensor, linear_weight: Tensor, bias: Tensor | None, target: Tensor, terms: Terms, take_mean: bool
 ) -> Tensor:
-    """``_margin_losses`` of a linear head. The negative part of the margin rides in its bias, unless that is half."""
-    rides = not is_half(x)
+    """``_margin_losses`` of a linear head. Where it can, the negative part of the margin rides in its bias."""
+    rides = not (is_half(x) or excludes_labels(terms))
     logits = F.linear(x, linear_weight, _shifted_bias(linear_weight, bias, terms.negative) if rides else bias)
     check_shapes(logits, target, terms)
     shifted = widen(logits)
-    if terms.negative is not None and not rides:
-        shifted = shifted + terms.negative.to(shifted)
+    shifted = shifted if rides else add_negative(shifted, target, terms)
     losses = losses_of_shifted(shifted, target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(loss_dtype(logits))
 

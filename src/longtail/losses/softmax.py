@@ -19,6 +19,7 @@ from longtail.losses._kernels import ScaledSoftmaxCrossEntropy, is_transformed, 
 from longtail.losses._terms import (
     ShiftedMarginLoss,
     Terms,
+    add_negative,
     check_shapes,
     check_target,
     class_indices,
@@ -107,7 +108,7 @@ def _margin_losses(logits: Tensor, target: Tensor, terms: Terms, take_mean: bool
     if negative is not None and _has_short_way(wide, target, terms):
         losses = _scaled_losses(wide, target, negative, terms, take_mean)
     if losses is None:
-        losses = losses_of_shifted(wide if negative is None else wide + negative, target, terms, take_mean)
+        losses = losses_of_shifted(add_negative(wide, target, terms), target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(loss_dtype(logits))
 
 

@@ -80,4 +80,8 @@ def check_finite_weights(weights: Margins, sampling: Sampling) -> Margins:
 
 
 def log_others(log_probs: Tensor) -> Tensor:
-    return torch.log1p(-log_probs.exp())
+    """[C] log(1 - q) of every label, also of one that has nearly all of q."""
+    others = torch.log1p(-log_probs.exp())
+    top = log_probs.argmax()
+    others[top] = torch.cat([log_probs[:top], log_probs[top + 1 :]]).logsumexp(dim=0)
+    return others

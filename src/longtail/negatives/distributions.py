@@ -79,7 +79,8 @@ class LabelDistribution:
         probs: [C] non-negative, not all 0. Draws are made on the device of this tensor.
         excludes_positive: False: all samples share the draws, and a draw that is a sample's own label has weight 0
             there. True: q[y] = 0; each sample draws its own negatives from the other labels, by drawing again what
-            hits. The implied margins differ by log(1 - q[y]), and the cost by a factor of the batch size.
+            hits, or from a table of the others for a label with more than half of q. The implied margins differ by
+            log(1 - q[y]), and the cost by a factor of the batch size.
 
     Draws are with replacement: a label may come twice, and then counts twice.
 
@@ -96,8 +97,8 @@ class LabelDistribution:
         wide = probs.detach().double()
         self._log_probs = torch.log(wide / wide.sum())
         self._excludes_positive = excludes_positive
-        if excludes_positive and bool((self._log_probs >= 0).any()):
-            raise ValueError("LabelDistribution: one label has all the probability, so no negative is left to draw.")
+        if excludes_positive:
+            self._prepare_exclusion(wide)
 
     @property
     def num_classes(self) -> int:
@@ -121,15 +122,31 @@ class LabelDistribution:
         if not self._excludes_positive:
             labels = self._table.draw([num_negatives], generator)
             return Draw(labels, self._log_probs[labels], positive_log_probs, num_negatives)
+        labels = self._draw_others(target, num_negatives, generator)
+        return Draw(labels, self._log_probs[labels], positive_log_probs, num_negatives, self._log_others[target])
+
+    def _prepare_exclusion(self, probs: Tensor) -> None:
+        if int((probs > 0).sum()) < 2:
+            raise ValueError("LabelDistribution: one label has all the probability, so no negative is left to draw.")
+        self._log_others = log_others(self._log_probs)
+        top = int(probs.argmax())
+        # A label with most of q would be hit again and again; it alone needs a table of the others.
+        self._dominant = top if float(self._log_probs[top]) > -math.log(2) else None
+        self._others = self._table if self._dominant is None else AliasTable(probs.index_fill(0, probs.argmax(), 0))
+
+    def _draw_others(self, target: Tensor, num_negatives: int, generator: torch.Generator | None) -> Tensor:
+        """[N, m] labels other than each sample's own, by drawing again what hits."""
         labels = self._table.draw([len(target), num_negatives], generator)
         hits = torch.nonzero(labels == target[:, None])
-        while len(hits):
+        if self._dominant is not None:
+            rows, columns = hits[target[hits[:, 0]] == self._dominant].T
+            labels[rows, columns] = self._others.draw([len(rows)], generator)
+            hits = hits[target[hits[:, 0]] != self._dominant]
+        while len(hits):  # each is one again with probability 1/2 at most
             rows, columns = hits.T
             labels[rows, columns] = self._table.draw([len(hits)], generator)
             hits = hits[labels[rows, columns] == target[rows]]
-        return Draw(
-            labels, self._log_probs[labels], positive_log_probs, num_negatives, log_others(positive_log_probs)
-        )
+        return labels
 
 
 def uniform(num_classes: int, excludes_positive: bool = False) -> LabelDistribution:

@@ -15,7 +15,7 @@ from longtail._core import collectives
 from longtail._core.checks import at_least
 from longtail._core.labels import NO_LABEL
 from longtail._core.numerics import loss_dtype, widen
-from longtail.negatives.distributions import Batch, Distribution, LabelDistribution, StreamingBatch, WithinBatch
+from longtail.negatives.distributions import Batch, Distribution, StreamingBatch, WithinBatch
 from longtail.negatives.linear import (
     check_batch,
     check_sampling,
@@ -28,7 +28,7 @@ from longtail.negatives.linear import (
     use_rows,
 )
 from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss
-from longtail.negatives.weightings import Weighting, implied_margins
+from longtail.negatives.weightings import Weighting, check_scheme
 
 __all__ = ["TopK", "SampledLinear"]
 
@@ -117,8 +117,7 @@ class SampledLinear(nn.Module):
                 f"SampledLinear: num_negatives must be at most num_classes - 1 = {num_classes - 1}. "
                 f"Got {num_negatives}; with as many, LinearMarginCrossEntropy is exact and costs no more."
             )
-        if isinstance(distribution, LabelDistribution | WithinBatch):
-            implied_margins(distribution, weighting, num_negatives)  # raises where a weight would not be finite
+        check_scheme(distribution, weighting, num_negatives)
         self.distribution, self.weighting, self.loss = distribution, weighting, loss
         self.scale, self.excludes_other_labels = check_scale(scale, "SampledLinear"), excludes_other_labels
         self.is_sharded, self.group = is_sharded, group

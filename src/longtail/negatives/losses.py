@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from longtail._core.checks import at_least, check_class_range
 from longtail._core.numerics import loss_dtype, widen
-from longtail.negatives._sampling import Sampling
+from longtail.negatives._sampling import Sampling, check_finite_weights
 from longtail.negatives.distributions import Batch, Distribution, Draw
-from longtail.negatives.weightings import Weighting
+from longtail.negatives.weightings import Weighting, check_scheme
 
 __all__ = [
     "SampledLoss",
-    "CROSS_ENTROPY",
-    "LOGISTIC",
-    "HINGE",
-    "CONTRASTIVE",
     "sampled_cross_entropy",
     "sampled_logistic",
     "sampled_hinge",
     "sampled_contrastive",
-    "log_weights",
+    "CROSS_ENTROPY",
+    "LOGISTIC",
+    "HINGE",
+    "CONTRASTIVE",
     "NegativeSamplingLoss",
+    "log_weights",
 ]
 
 
@@ -185,12 +185,12 @@ def sampled_hinge(positive: Tensor, negative: Tensor, log_weights: Tensor) -> Te
         l = [1 - f[y]]_+ + sum_{y' drawn} w[y, y'] [1 + f[y']]_+
 
     Args:
-        positive: [N] logits f[y] of the true labels.
-        negative: [N, m] logits of the negatives.
-        log_weights: [N, m] log w; minus infinity leaves a negative out.
+        positive: [N] f[y], the true labels' logits.
+        negative: [N, m] f[y'], those of the negatives.
+        log_weights: [N, m] log w, minus infinity for what does not count.
 
     Returns:
-        [N] losses.
+        [N] losses, 0 where all logits keep their distance of 1.
 
     Use when:
         Easy negatives should have no gradient at all.
@@ -243,7 +243,7 @@ def log_weights(weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.d
 
     Args:
         weighting: w.
-        draw: negatives, shared [m] or one row a sample [N, m].
+        draw: negatives, shared [m] or one row per sample [N, m].
         target: [N] true labels.
         dtype: of the result; its two terms are computed in float64.
 
@@ -271,6 +271,8 @@ def log_weights(weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.d
         log_others,
     )
     weights = weighting(sampling)
+    if device.type == "cpu":  # elsewhere a look at the values would wait for the device
+        check_finite_weights(weights, sampling)
     positive, negative = (part.to(dtype) for part in (weights.positive[:num_samples], weights.negative[num_samples:]))
     values = positive[:, None] + negative.view(draw.labels.shape)
     return values.masked_fill_(draw.labels == target[:, None], -math.inf)
@@ -301,7 +303,8 @@ class NegativeSamplingLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.distribution, self.weighting, self.loss = distribution, weighting, loss
-        self.num_negatives = at_least(num_negatives, 1, "num_negatives")
+        self.num_negatives = at_least(num_negatives, 1, "NegativeSamplingLoss: num_negatives")
+        check_scheme(distribution, weighting, num_negatives)
 
     def forward(self, logits: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The mean loss of logits [N, C] and target [N]: a scalar."""

@@ -63,17 +63,17 @@ class SoftmaxDistribution:
         """[N, m] negatives, each sample's own label left out."""
         x, vectors = _model_of(batch, "SoftmaxDistribution")
         scores = x.double() @ vectors.double().T
-        scores = scores if self._log_loss is None else _floored(self._log_loss(scores))
+        scores = scores if self._log_loss is None else _floor_logarithms(self._log_loss(scores))
         scores = scores if self._margins is None else scores + self._margins.negative.to(scores)
         others = scores.scatter(1, batch.target[:, None], -math.inf)
         whole, rest = scores.logsumexp(dim=1, keepdim=True), others.logsumexp(dim=1, keepdim=True)
-        labels = torch.multinomial((others - rest).exp(), num_negatives, replacement=True, generator=generator)
+        labels = _draw_columns((others - rest).exp(), num_negatives, generator)
         log_probs = scores - whole
         positive_log_probs = log_probs.gather(1, batch.target[:, None])[:, 0]
         return Draw(labels, log_probs.gather(1, labels), positive_log_probs, num_negatives, (rest - whole).squeeze(1))
 
 
-def _floored(log_losses: Tensor) -> Tensor:
+def _floor_logarithms(log_losses: Tensor) -> Tensor:
     """Where nothing costs anything, all logarithms are -inf and have no softmax: as a number they are equal."""
     return log_losses.clamp_min(torch.finfo(log_losses.dtype).min / 4)
 
@@ -171,11 +171,13 @@ class ClusteredDistribution:
         clusters = self._clusters
         assert clusters is not None
         scores = (x @ clusters.centers.to(x).T).double()
-        scores = scores if self._log_loss is None else _floored(self._log_loss(scores))
+        scores = scores if self._log_loss is None else _floor_logarithms(self._log_loss(scores))
         chosen = (scores + clusters.log_mass).softmax(dim=1)
-        probs = torch.lerp(chosen, clusters.log_mass.softmax(dim=0).expand_as(chosen), self._even_share)
-        probs = probs if self._per_sample else probs.mean(dim=0, keepdim=True)
-        drawn = torch.multinomial(probs, num_negatives, replacement=True, generator=generator)
+        even = clusters.log_mass.softmax(dim=0)
+        probs = torch.lerp(chosen, even.expand_as(chosen), self._even_share)
+        if not self._per_sample:
+            probs = probs.mean(dim=0, keepdim=True) if len(x) else even[None]
+        drawn = _draw_columns(probs, num_negatives, generator)
         labels = clusters.draw_within(drawn, generator)
         log_probs = probs.log().gather(1, drawn) + clusters.log_share[labels]
         of_target = clusters.cluster_of[batch.target]
@@ -188,6 +190,13 @@ class ClusteredDistribution:
     @property
     def _is_stale(self) -> bool:
         return self._clusters is None or self._age >= self._refresh_every
+
+
+def _draw_columns(probs: Tensor, num_negatives: int, generator: torch.Generator | None) -> Tensor:
+    """[N, m] columns of probs [N, K], with replacement; also of no rows, which ``torch.multinomial`` refuses."""
+    if len(probs) == 0:
+        return torch.empty(0, num_negatives, dtype=torch.int64, device=probs.device)
+    return torch.multinomial(probs, num_negatives, replacement=True, generator=generator)
 
 
 def _model_of(batch: Batch, name: str, is_whole: bool = True) -> tuple[Tensor, Tensor]:

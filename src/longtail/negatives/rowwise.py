@@ -5,7 +5,8 @@ Give them the head alone, and the rest of the model to any optimizer of PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +20,50 @@ __all__ = ["RowwiseAdagrad", "RowwiseAdam", "RowwiseSGD"]
 Closure = Callable[[], float]
 
 
-class RowwiseSGD(Optimizer):
+class _RowwiseOptimizer(Optimizer):
+    """What the row-wise optimizers share: the walk over drawn rows, and a state in float32 or wider."""
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
+        """Update the drawn rows."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradient = self._coalesce(parameter.grad)
+                    # Half precision has no room for small squares, nor for eps.
+                    update = self._update(parameter, group, gradient.indices()[0], widen(gradient.values()))
+                    _decay(parameter, group, gradient.indices()[0])
+                    _add(parameter, gradient.indices()[0], update.to(parameter.dtype), -1.0)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a saved state, in the precision that it was saved in, whatever that of the parameters."""
+        super().load_state_dict(state_dict)
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, parameter in zip(saved, own, strict=True):
+            for name, value in state_dict["state"].get(index, {}).items():
+                self.state[parameter][name] = value.to(parameter.device, copy=True)
+
+    def _coalesce(self, gradient: Tensor) -> Tensor:
+        """The gradient with each row once."""
+        if not gradient.is_sparse:
+            raise TypeError(
+                f"{type(self).__name__}: gradients must be row-sparse, as those of SampledLinear. "
+                "Got a dense one; give that parameter to an optimizer of torch.optim."
+            )
+        return gradient.coalesce()
+
+    def _update(self, parameter: Tensor, options: dict[str, Any], rows: Tensor, gradient: Tensor) -> Tensor:
+        """What to subtract from the rows, which all differ; the gradient may not be changed."""
+        raise NotImplementedError
+
+
+class RowwiseSGD(_RowwiseOptimizer):
     """Stochastic gradient descent on the rows that have a gradient.
 
     Formula:
@@ -40,20 +84,15 @@ class RowwiseSGD(Optimizer):
     """
 
     def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(params, _checked({"lr": lr, "weight_decay": weight_decay}))
+        super().__init__(params, _check_options({"lr": lr, "weight_decay": weight_decay}))
 
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
-        """Update the drawn rows."""
-        loss = _evaluated(closure)
-        for parameter, options, rows, gradient in _drawn(self):
-            _decay(parameter, options, rows)
-            _add(parameter, rows, gradient, -options["lr"])
-        return loss
+    def _update(self, parameter: Tensor, options: dict[str, Any], rows: Tensor, gradient: Tensor) -> Tensor:
+        scaled: Tensor = options["lr"] * gradient
+        return scaled
 
 
-class RowwiseAdagrad(Optimizer):
-    """Adagrad with one accumulator a row instead of one a number.
+class RowwiseAdagrad(_RowwiseOptimizer):
+    """Adagrad with one accumulator per row instead of one per number.
 
     Formula:
         G[y] <- G[y] + mean(g[y]^2);  w[y] <- w[y] - lr g[y] / (sqrt(G[y]) + eps), for drawn y
@@ -64,7 +103,8 @@ class RowwiseAdagrad(Optimizer):
         eps: keeps the division finite.
         weight_decay: shrinks the drawn rows.
 
-    Rare labels keep large steps, and the state is one number a label: the choice for very many labels.
+    Rare labels keep large steps, and the state is one number per label, float32 or wider: the choice for very many
+    labels.
 
     >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
     >>> torch.nn.functional.embedding(torch.tensor([1]), weight, sparse=True).sum().backward()
@@ -73,31 +113,23 @@ class RowwiseAdagrad(Optimizer):
     [0.0, -0.5, 0.0]
 
     Reference:
-        Duchi et al. (2011), "Adaptive subgradient methods"; one accumulator a row as in recommender systems, Naumov
+        Duchi et al. (2011), "Adaptive subgradient methods"; one accumulator per row as in recommender systems, Naumov
         et al. (2019), "Deep learning recommendation model".
     """
 
     def __init__(self, params: Any, lr: float = 0.1, eps: float = 1e-10, weight_decay: float = 0.0) -> None:
-        super().__init__(params, _checked({"lr": lr, "eps": eps, "weight_decay": weight_decay}))
+        super().__init__(params, _check_options({"lr": lr, "eps": eps, "weight_decay": weight_decay}))
 
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
-        """Update the drawn rows."""
-        loss = _evaluated(closure)
-        for parameter, options, rows, gradient in _drawn(self):
-            state = self.state[parameter]
-            squares = widen(gradient).square()
-            if not state:
-                state["sum"] = squares.new_zeros(len(parameter))
-            state["sum"] = state["sum"].to(squares)  # ``load_state_dict`` makes it the dtype of the parameter
-            sums = state["sum"].index_add_(0, rows, squares.mean(dim=1) if squares.ndim > 1 else squares)[rows]
-            step_size = options["lr"] / (sums.sqrt() + options["eps"])
-            _decay(parameter, options, rows)
-            _add(parameter, rows, _per_row(step_size, gradient) * gradient, -1.0)
-        return loss
+    def _update(self, parameter: Tensor, options: dict[str, Any], rows: Tensor, gradient: Tensor) -> Tensor:
+        state = self.state[parameter]
+        squares = gradient.square()
+        if not state:
+            state["sum"] = squares.new_zeros(len(parameter))
+        sums = state["sum"].index_add_(0, rows, squares.mean(dim=1) if squares.ndim > 1 else squares)[rows]
+        return _per_row(options["lr"] / (sums.sqrt() + options["eps"]), gradient) * gradient
 
 
-class RowwiseAdam(Optimizer):
+class RowwiseAdam(_RowwiseOptimizer):
     """Adam on the rows that have a gradient; each row counts its own steps.
 
     Formula:
@@ -110,6 +142,8 @@ class RowwiseAdam(Optimizer):
         betas: b1 and b2.
         eps: keeps the division finite.
         weight_decay: shrinks the drawn rows, decoupled from the gradient.
+
+    Its state is float32 or wider, also for weights in half precision.
 
     Where all rows are drawn in every step it is ``torch.optim.AdamW``. Unlike ``torch.optim.SparseAdam`` it corrects
     the start of each row by that row's own steps, so that a label drawn first after a thousand steps starts right.
@@ -134,45 +168,24 @@ class RowwiseAdam(Optimizer):
     ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"RowwiseAdam: betas must be in [0, 1). Got {betas}.")
-        super().__init__(params, _checked({"lr": lr, "eps": eps, "weight_decay": weight_decay}) | {"betas": betas})
+        super().__init__(
+            params, _check_options({"lr": lr, "eps": eps, "weight_decay": weight_decay}) | {"betas": betas}
+        )
 
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
-        """Update the drawn rows."""
-        loss = _evaluated(closure)
-        for parameter, options, rows, gradient in _drawn(self):
-            state = self.state[parameter]
-            if not state:
-                # Of all names, ``load_state_dict`` leaves the dtype of this one alone.
-                state["step"] = torch.zeros(len(parameter), dtype=torch.int64)
-                state["mean"] = torch.zeros_like(parameter)
-                state["square"] = torch.zeros_like(parameter)
-            state["step"] = state["step"].to(parameter.device)
-            steps = state["step"].index_add_(0, rows, torch.ones_like(rows))[rows].double()
-            mean_rate, square_rate = options["betas"]
-            mean, square = (state[name].index_select(0, rows) for name in ("mean", "square"))
-            _move(state["mean"], rows, mean, gradient, 1 - mean_rate)
-            _move(state["square"], rows, square, gradient.square(), 1 - square_rate)
-            root = square.sqrt_().mul_(_per_row((1 - square_rate**steps).rsqrt(), square)).add_(options["eps"])
-            update = mean.div_(root).mul_(_per_row(options["lr"] / (1 - mean_rate**steps), mean))
-            _decay(parameter, options, rows)
-            _add(parameter, rows, update, -1.0)
-        return loss
-
-
-def _drawn(optimizer: Optimizer) -> Iterator[tuple[Tensor, dict[str, Any], Tensor, Tensor]]:
-    """Each parameter with its options, the rows that have a gradient, each once, and their gradients."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            if not parameter.grad.is_sparse:
-                raise TypeError(
-                    f"{type(optimizer).__name__}: gradients must be row-sparse, as those of SampledLinear. "
-                    "Got a dense one; give that parameter to an optimizer of torch.optim."
-                )
-            gradient = parameter.grad.coalesce()
-            yield parameter, group, gradient.indices()[0], gradient.values()
+    def _update(self, parameter: Tensor, options: dict[str, Any], rows: Tensor, gradient: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
+            state["mean"] = torch.zeros_like(parameter, dtype=gradient.dtype)
+            state["square"] = torch.zeros_like(parameter, dtype=gradient.dtype)
+        steps = state["step"].index_add_(0, rows, torch.ones_like(rows))[rows].double()
+        mean_rate, square_rate = options["betas"]
+        mean, square = (state[name].index_select(0, rows) for name in ("mean", "square"))
+        _move(state["mean"], rows, mean, gradient, 1 - mean_rate)
+        _move(state["square"], rows, square, gradient.square(), 1 - square_rate)
+        root = square.sqrt_().mul_(_per_row((1 - square_rate**steps).rsqrt(), square)).add_(options["eps"])
+        update: Tensor = mean.div_(root).mul_(_per_row(options["lr"] / (1 - mean_rate**steps), mean))
+        return update
 
 
 def _move(table: Tensor, rows: Tensor, values: Tensor, goal: Tensor, share: float) -> None:
@@ -200,14 +213,7 @@ def _per_row(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like).view(-1, *[1] * (like.ndim - 1))
 
 
-def _evaluated(closure: Closure | None) -> float | None:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be a finite number of at least 0. Got {value}.")

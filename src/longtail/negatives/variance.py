@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longtail.losses.softmax import margin_cross_entropy
+from longtail._core.numerics import loss_of_gap
+from longtail.margins import Margins
 from longtail.negatives._sampling import KnownDistribution, check_finite_weights, sampling_of_all
-from longtail.negatives.weightings import Weighting, implied_margins
+from longtail.negatives.weightings import Weighting
 
 __all__ = ["sampling_variance", "expected_squared_error"]
 
@@ -75,8 +76,18 @@ def expected_squared_error(
     Reference:
         Rawat et al., "Disentangling sampling and labeling bias", Theorem 3, eq. (12).
     """
+    sampling = sampling_of_all(distribution, num_negatives)
+    log_w = check_finite_weights(weighting(sampling), sampling)
     wide = logits.double()
-    gaps = wide - wide.gather(1, target[:, None])
-    variance = sampling_variance(gaps.exp(), target, distribution, weighting, num_negatives)
-    margins = implied_margins(distribution, weighting, num_negatives)
-    return variance * torch.exp(-2 * margin_cross_entropy(wide, target, margins))
+    gaps = (wide - wide.gather(1, target[:, None])).scatter(1, target[:, None], -torch.inf)
+    log_rho = _log_of_pairs(sampling.log_counts + log_w, target)
+    log_mu = loss_of_gap((log_rho + gaps).logsumexp(dim=1, keepdim=True))
+    # All relative to mu, so that no exponential is of a number above 0 where the error itself is small.
+    shares = log_rho + gaps - log_mu
+    squares = (shares + _log_of_pairs(log_w, target) + gaps - log_mu).exp().sum(dim=1)
+    return (squares - shares.exp().sum(dim=1).square() / num_negatives).clamp_min(0)
+
+
+def _log_of_pairs(margins: Margins, target: Tensor) -> Tensor:
+    """[N, C] what margins are between each sample's label and every other."""
+    return margins.positive[target][:, None] + margins.negative

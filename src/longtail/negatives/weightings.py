@@ -20,9 +20,20 @@ import torch
 
 from longtail.margins import Margins, logit_adjusted
 from longtail.negatives._sampling import KnownDistribution, Sampling, check_finite_weights, sampling_of_all
+from longtail.negatives.distributions import LabelDistribution, WithinBatch
 from longtail.prior import ClassPrior
 
-__all__ = ["Weighting", "implied_margins", "constant", "unit", "importance", "relative", "targeting", "tail"]
+__all__ = [
+    "Weighting",
+    "implied_margins",
+    "check_scheme",
+    "constant",
+    "unit",
+    "importance",
+    "relative",
+    "targeting",
+    "tail",
+]
 
 
 Weighting = Callable[[Sampling], Margins]
@@ -56,6 +67,12 @@ def implied_margins(distribution: KnownDistribution, weighting: Weighting, num_n
     """
     sampling = sampling_of_all(distribution, num_negatives)
     return sampling.log_counts + check_finite_weights(weighting(sampling), sampling)
+
+
+def check_scheme(distribution: object, weighting: Weighting, num_negatives: int) -> None:
+    """Raise where q is known beforehand and a label's weight would not be finite."""
+    if isinstance(distribution, LabelDistribution | WithinBatch):
+        implied_margins(distribution, weighting, num_negatives)
 
 
 def constant(sampling: Sampling) -> Margins:

@@ -103,11 +103,13 @@ def run_all(
     for seed in seeds:
         for scheme in (ALL_LABELS, *SCHEMES):
             started = time.perf_counter()
-            model = ExtremeClassifier(**settings, **_sampling(scheme, problem, num_negatives), random_state=seed)
+            # As in the paper, the other labels of a sample are negatives too.
+            shared = {"excludes_other_labels": False, **settings}
+            model = ExtremeClassifier(**shared, **_sampling(scheme, problem, num_negatives), random_state=seed)
             model.fit(problem.features, problem.labels)
             seconds = time.perf_counter() - started
             best = torch.from_numpy(model.predict_topk(problem.test_features, max(RECALL_PLACES)))
-            yield Outcome(scheme, seed, measure(best, problem.test_labels, model.prior_), seconds)
+            yield Outcome(scheme, seed, measure(best, problem.test_labels, model.label_prior_), seconds)
 
 
 def _sampling(scheme: Scheme, problem: Problem, num_negatives: int) -> dict[str, Any]:

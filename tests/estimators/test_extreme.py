@@ -17,8 +17,10 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 from longtail import ClassPrior, margins, negatives, weights
 from longtail.estimators import ExtremeClassifier
+from longtail.estimators import _extreme_data as data_module
+from longtail.estimators import _extreme_losses as losses_module
 from longtail.estimators import _extreme_network as network_module
-from longtail.estimators import extreme as extreme_module
+from longtail.estimators import _extreme_training as training_module
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
@@ -44,11 +46,11 @@ def quick(**settings: Any) -> ExtremeClassifier:
     "settings",
     [
         {},
-        {"is_rectified": True, "dropout": 0.2},
-        {"has_direct_path": True, "uses_bfloat16": True},
+        {"activation": "relu", "dropout": 0.2},
+        {"skip_connection": True, "uses_bfloat16": True},
         {"margins": margins.logit_adjusted},
         {"margins": margins.adaptive},
-        {"weights": weights.balanced},
+        {"class_weights": weights.balanced},
         {"distribution": lambda prior: negatives.uniform(prior.num_classes), "num_negatives": 8},
         {"distribution": negatives.WithinBatch, "weighting": negatives.constant, "num_negatives": 11},
         {"distribution": negatives.prior_power, "margins": margins.logit_adjusted, "num_negatives": 8},
@@ -56,10 +58,10 @@ def quick(**settings: Any) -> ExtremeClassifier:
 )
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_learns_labels_from_their_features(settings: dict[str, Any], is_sparse: bool) -> None:
-    X, Y = made()
-    model = quick(**settings).fit(X if is_sparse else X.toarray(), Y if is_sparse else Y.toarray())
-    has_labels = np.flatnonzero(Y.toarray().any(axis=1))
-    assert model.score(X[has_labels], Y[has_labels]) > 0.9
+    X, y = made()
+    model = quick(**settings).fit(X if is_sparse else X.toarray(), y if is_sparse else y.toarray())
+    has_labels = np.flatnonzero(y.toarray().any(axis=1))
+    assert model.score(X[has_labels], y[has_labels]) > 0.9
     assert model.predict_topk(X, 3).shape == (X.shape[0], 3)
     assert len(model.history_) == 25
     assert model.history_[-1]["loss"] < model.history_[0]["loss"]
@@ -70,15 +72,15 @@ def test_learns_labels_from_their_features(settings: dict[str, Any], is_sparse: 
 def test_full_loss_equals_the_sum_over_pairs(builder: Any, excludes_other_labels: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     prior = ClassPrior.from_counts([50, 20, 5, 1])
-    network = extreme_module.Network(6, 4, 5, is_rectified=True, has_direct_path=True)
+    network = network_module.Network(6, 4, 5, activation="relu", skip_connection=True)
     network.reset_parameters(prior.log_probs, 1.0, generator)
     network.direct.data.normal_(generator=generator)
     network.double()
     rows = torch.randn(3, 6, generator=generator).double()
     pairs = [(0, 0), (0, 3), (2, 1)]
-    batch = extreme_module.LabelBatch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
+    batch = data_module.LabelBatch(rows, torch.tensor([p[0] for p in pairs]), torch.tensor([p[1] for p in pairs]))
     alpha = torch.tensor([0.5, 1.0, 2.0, 4.0]).double()
-    criterion = extreme_module.FullSoftmax(builder(prior), alpha, excludes_other_labels)
+    criterion = losses_module.FullSoftmax(builder(prior), alpha, excludes_other_labels)
     loss = criterion(network, network.embed(rows), batch, generator).detach()
     logits = network.logits(rows, network.embed(rows)).tolist()
     delta = builder(prior).dense().tolist()
@@ -94,20 +96,20 @@ def test_full_loss_equals_the_sum_over_pairs(builder: Any, excludes_other_labels
 @pytest.mark.parametrize("excludes_other_labels", [False, True])
 def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> None:
     """With importance weights and many draws, of the same network on the same batch."""
-    X, Y = made()
+    X, y = made()
     shared = {"excludes_other_labels": excludes_other_labels, "epochs": 1}
     losses = []
     for settings in (
         {},
         {"distribution": lambda prior: negatives.uniform(prior.num_classes), "weighting": negatives.importance},
     ):
-        model = quick(**shared, **settings, num_negatives=11).fit(X, Y)
-        network = quick(**shared).fit(X, Y).model_
-        criterion = model._criterion()
-        if isinstance(criterion, extreme_module.DrawnNegatives):
+        model = quick(**shared, **settings, num_negatives=11).fit(X, y)
+        network = quick(**shared).fit(X, y).model_
+        criterion = model._make_criterion()
+        if isinstance(criterion, losses_module.DrawnNegatives):
             criterion.share(network)
             criterion.head.num_negatives = 4000
-        samples = extreme_module._Samples(X, Y, np.flatnonzero(np.diff(Y.indptr)))
+        samples = data_module.Samples(X, y, np.flatnonzero(np.diff(y.indptr)))
         generator = torch.Generator().manual_seed(0)
         (batch,) = samples.batches(1000, generator, "cpu")
         losses.append(criterion(network, network.embed(batch.rows), batch, generator).item())
@@ -123,59 +125,59 @@ def test_no_batch_is_too_small_for_negatives_from_it(num_samples: int) -> None:
 
 def test_by_default_negatives_from_the_batch_suit_any_number_of_labels() -> None:
     """Their number is a cap, so the default of 256 is no error where labels are fewer."""
-    X, Y = made()
+    X, y = made()
     model = ExtremeClassifier(
         distribution=negatives.WithinBatch, weighting=negatives.constant, hidden_size=4, epochs=1, random_state=0
     )
-    assert np.isfinite(model.fit(X, Y).history_[-1]["loss"])
+    assert np.isfinite(model.fit(X, y).history_[-1]["loss"])
 
 
 def test_sampling_with_all_negatives_many_times_nears_the_full_loss() -> None:
-    X, Y = made()
-    prior = ClassPrior.from_indicator(Y)
-    full = quick(margins=margins.logit_adjusted).fit(X, Y)
+    X, y = made()
+    prior = ClassPrior.from_indicator(y)
+    full = quick(margins=margins.logit_adjusted).fit(X, y)
     drawn = quick(
         margins=margins.logit_adjusted,
         distribution=lambda prior: negatives.uniform(prior.num_classes),
         num_negatives=11,
-    ).fit(X, Y)
-    assert prior.num_classes == full.num_labels_ == drawn.num_labels_
+    ).fit(X, y)
+    assert prior.num_classes == full.n_labels_ == drawn.n_labels_
     agree = (full.predict_topk(X, 1) == drawn.predict_topk(X, 1)).mean()
     assert agree > 0.7
 
 
 def test_row_sparse_updates_touch_the_features_of_the_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, Y = made(num_features=40)  # 24 features carry labels, the others occur by chance or, from 36 on, never
+    X, y = made(num_features=40)  # 24 features carry labels, the others occur by chance or, from 36 on, never
     X = csr_array(X.toarray() * (np.arange(40) < 36))
-    monkeypatch.setattr(extreme_module, "ROW_SPARSE_FROM", 1)
+    monkeypatch.setattr(training_module, "ROW_SPARSE_FROM", 1)
     start: dict[str, torch.Tensor] = {}
-    original = extreme_module.Network.reset_parameters
+    original = network_module.Network.reset_parameters
 
     def remembering(network: Any, *args: Any) -> None:
         original(network, *args)
         start["vectors"] = network.vectors.detach().clone()
 
-    monkeypatch.setattr(extreme_module.Network, "reset_parameters", remembering)
-    model = quick(weight_decay=0.1).fit(X, Y)
+    monkeypatch.setattr(network_module.Network, "reset_parameters", remembering)
+    model = quick(weight_decay=0.1).fit(X, y)
     changed = (model.model_.vectors != start["vectors"]).any(dim=1)
     assert changed[:24].all()
     assert not changed[36:].any()
-    has_labels = np.flatnonzero(Y.toarray().any(axis=1))
-    assert model.score(X[has_labels], Y[has_labels]) > 0.9
+    has_labels = np.flatnonzero(y.toarray().any(axis=1))
+    assert model.score(X[has_labels], y[has_labels]) > 0.9
 
 
 def test_tau_moves_predictions_from_frequent_to_rare_labels() -> None:
-    X, Y = made(num_samples=400)
-    counts = np.asarray(Y.sum(axis=0)).ravel()
+    X, y = made(num_samples=400)
+    counts = np.asarray(y.sum(axis=0)).ravel()
     frequencies = [
-        counts[quick(epochs=2, margins=partial(margins.logit_adjusted, tau=tau)).fit(X, Y).predict_topk(X, 3)].mean()
+        counts[quick(epochs=2, margins=partial(margins.logit_adjusted, tau=tau)).fit(X, y).predict_topk(X, 3)].mean()
         for tau in (0.0, 0.5, 1.0)
     ]
     assert frequencies[0] > frequencies[1] > frequencies[2]
 
 
 def test_same_state_gives_the_same_model_and_leaves_global_randomness_alone() -> None:
-    X, Y = made()
+    X, y = made()
     settings: dict[str, Any] = {
         "epochs": 2,
         "dropout": 0.3,
@@ -185,16 +187,16 @@ def test_same_state_gives_the_same_model_and_leaves_global_randomness_alone() ->
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    first, second = (quick(**settings).fit(X, Y) for _ in range(2))
+    first, second = (quick(**settings).fit(X, y) for _ in range(2))
     assert torch.rand(1) == expected
-    other = quick(**settings, random_state=1).fit(X, Y)
+    other = quick(**settings, random_state=1).fit(X, y)
     np.testing.assert_array_equal(first.decision_function(X), second.decision_function(X))
     assert not np.array_equal(first.decision_function(X), other.decision_function(X))
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.7])
 def test_dropout_keeps_its_share_and_the_mean(dropout: float) -> None:
-    factors = network_module._kept(torch.Size((401, 1001)), dropout, torch.Generator().manual_seed(0))
+    factors = network_module._dropout_factors(torch.Size((401, 1001)), dropout, torch.Generator().manual_seed(0))
     assert float((factors == 0).double().mean()) == pytest.approx(dropout, abs=0.005)
     assert float(factors.double().mean()) == pytest.approx(1, abs=0.01)
     rows, columns = (factors == 0).double().mean(dim=1), (factors == 0).double().mean(dim=0)
@@ -203,24 +205,24 @@ def test_dropout_keeps_its_share_and_the_mean(dropout: float) -> None:
 
 
 def test_bfloat16_is_for_training_alone_and_close() -> None:
-    X, Y = made()
-    exact, rounded = (quick(uses_bfloat16=value, epochs=3).fit(X, Y) for value in (False, True))
+    X, y = made()
+    exact, rounded = (quick(uses_bfloat16=value, epochs=3).fit(X, y) for value in (False, True))
     assert not rounded.model_.uses_bfloat16
     difference = np.abs(exact.decision_function(X) - rounded.decision_function(X)).max()
     assert 0 < difference < 0.2
 
 
 def test_early_stop_keeps_the_best_epoch() -> None:
-    X, Y = made()
-    model = quick(epochs=60, patience=3, validation_fraction=0.2).fit(X, Y)
+    X, y = made()
+    model = quick(epochs=60, n_iter_no_change=3, validation_fraction=0.2).fit(X, y)
     precisions = [epoch["validation_precision"] for epoch in model.history_]
     assert len(precisions) < 60
     assert precisions.index(max(precisions)) == len(precisions) - 4
 
 
 def test_one_label_a_sample_as_whole_numbers() -> None:
-    X, Y = made()
-    labels = Y.toarray().argmax(axis=1)
+    X, y = made()
+    labels = y.toarray().argmax(axis=1)
     model = quick().fit(X, labels)
     one_hot = quick().fit(X, np.eye(12)[labels][:, : labels.max() + 1])
     np.testing.assert_array_equal(model.decision_function(X), one_hot.decision_function(X))
@@ -228,36 +230,36 @@ def test_one_label_a_sample_as_whole_numbers() -> None:
 
 
 def test_topk_is_the_order_of_the_logits_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, Y = made()
-    model = quick(epochs=2).fit(X, Y)
+    X, y = made()
+    model = quick(epochs=2).fit(X, y)
     logits = model.decision_function(X)
     expected = np.argsort(-logits, axis=1, kind="stable")[:, :5]
     np.testing.assert_array_equal(model.predict_topk(X, 5), expected)
-    monkeypatch.setattr(extreme_module, "PREDICTED_AT_ONCE", 7)
+    monkeypatch.setattr(network_module, "PREDICTED_AT_ONCE", 7)
     np.testing.assert_array_equal(model.predict_topk(X.toarray(), 5), expected)
     assert model.predict_topk(X, 12).shape == (240, 12)
 
 
 def test_labels_without_samples_are_smoothed() -> None:
-    X, Y = made()
-    wide = csr_array((Y.data, Y.indices, Y.indptr), shape=(Y.shape[0], 14))
+    X, y = made()
+    wide = csr_array((y.data, y.indices, y.indptr), shape=(y.shape[0], 14))
     model = quick(margins=margins.logit_adjusted).fit(X, wide)
-    assert model.prior_.pseudocount == 1
+    assert model.label_prior_.pseudocount == 1
     assert np.isfinite(model.decision_function(X)).all()
 
 
 def test_clone_and_grid_search() -> None:
-    X, Y = made()
+    X, y = made()
     model = quick(margins=margins.logit_adjusted, distribution=negatives.WithinBatch, num_negatives=8)
     assert clone(model).get_params() == model.get_params()
-    search = GridSearchCV(quick(epochs=3), {"hidden_size": [4, 24]}, cv=KFold(2)).fit(X, Y)
+    search = GridSearchCV(quick(epochs=3), {"hidden_size": [4, 24]}, cv=KFold(2)).fit(X, y)
     assert set(search.best_params_) == {"hidden_size"}
 
 
-@pytest.mark.parametrize("has_direct_path", [True, False])
-def test_save_and_load(tmp_path: Path, has_direct_path: bool) -> None:
-    X, Y = made()
-    model = quick(epochs=2, has_direct_path=has_direct_path, hidden_size=np.int64(8)).fit(X, Y)
+@pytest.mark.parametrize("skip_connection", [True, False])
+def test_save_and_load(tmp_path: Path, skip_connection: bool) -> None:
+    X, y = made()
+    model = quick(epochs=2, skip_connection=skip_connection, hidden_size=np.int64(8)).fit(X, y)
     path = tmp_path / "model.pt"
     model.save(path)
     again = ExtremeClassifier.load(path)
@@ -266,10 +268,10 @@ def test_save_and_load(tmp_path: Path, has_direct_path: bool) -> None:
     again.device = "cuda"  # as of a model that was trained elsewhere
     np.testing.assert_array_equal(again.predict_topk(X, 4), model.predict_topk(X, 4))
     again.device = "cpu"
-    assert again.prior_ == model.prior_
+    assert again.label_prior_ == model.label_prior_
     assert again.hidden_size == 8
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
-    again.fit(X, Y)
+    again.fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -285,9 +287,9 @@ def test_save_and_load(tmp_path: Path, has_direct_path: bool) -> None:
     ],
 )
 def test_files_that_are_not_a_model(tmp_path: Path, change: dict[str, Any]) -> None:
-    X, Y = made()
+    X, y = made()
     path = tmp_path / "model.pt"
-    quick(epochs=1).fit(X, Y).save(path)
+    quick(epochs=1).fit(X, y).save(path)
     content = torch.load(path, weights_only=True)
     torch.save({**content, **change}, path)
     with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
@@ -307,8 +309,8 @@ def test_damaged_and_absent_files(tmp_path: Path) -> None:
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    X, Y = made()
-    quick(epochs=2, verbose=True).fit(X, Y)
+    X, y = made()
+    quick(epochs=2, verbose=True).fit(X, y)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "epoch 2/2 [##############################]  loss" in printed.err
@@ -321,57 +323,60 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"batch_size": -1}, "batch_size must be a whole number"),
         ({"num_negatives": 0}, "num_negatives must be a whole number"),
-        ({"patience": 0}, "patience must be a whole number"),
-        ({"learning_rate": 0}, "learning_rate must be a number above 0"),
-        ({"learning_rate": math.nan}, "learning_rate must be a number above 0"),
-        ({"weight_decay": -1}, "weight_decay must be a number of at least 0"),
-        ({"dropout": 1}, "dropout must be a number of at least 0 and below 1. Got 1"),
-        ({"validation_fraction": 1.0}, "validation_fraction must be a number"),
+        ({"n_iter_no_change": 0}, "n_iter_no_change must be a whole number"),
+        ({"learning_rate": 0}, "learning_rate must be a finite number above 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number above 0"),
+        ({"weight_decay": -1}, "weight_decay must be a finite number of at least 0"),
+        ({"dropout": 1}, "dropout must be a finite number of at least 0 and below 1. Got 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be a finite number"),
         ({"weighting": negatives.constant}, "give a distribution too"),
         (
             {"weighting": negatives.constant, "distribution": negatives.WithinBatch, "margins": margins.none},
             "give one of the two",
         ),
-        ({"has_direct_path": True, "distribution": negatives.WithinBatch}, "has_direct_path needs the full softmax"),
+        ({"skip_connection": True, "distribution": negatives.WithinBatch}, "skip_connection needs the full softmax"),
         (
             {"distribution": negatives.prior_power, "num_negatives": 12},
             "num_negatives must be at most num_classes - 1",
         ),
+        ({"activation": "tanh"}, "activation must be 'identity' or 'relu'. Got 'tanh'"),
+        ({"skip_connection": "yes"}, "skip_connection must be True or False. Got 'yes'"),
+        ({"margins": "adaptive"}, "margins must be a function or None. Got 'adaptive'"),
         ({"learning_rate": 1e30}, "training must have a finite loss"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
-    X, Y = made()
+    X, y = made()
     with pytest.raises(ValueError, match=message):
-        quick(epochs=settings.pop("epochs", 2), **settings).fit(X, Y)
+        quick(epochs=settings.pop("epochs", 2), **settings).fit(X, y)
 
 
 @pytest.mark.parametrize(
-    ("Y", "message"),
+    ("y", "message"),
     [
-        (np.full((4, 3), 2), "Y must be zeros and ones"),
-        (csr_matrix(np.full((4, 3), 0.5)), "Y must be zeros and ones"),
+        (np.full((4, 3), 2), r"y must be \[N, C\] of 0 and 1"),
+        (csr_matrix(np.full((4, 3), 0.5)), r"y must be \[N, C\] of 0 and 1"),
         (np.zeros((4, 3)), "samples that have one. Got 3 labels and 0 positives"),
         (np.ones((4, 1)), "two labels or more"),
-        (np.eye(3), "X and Y must have one length. Got 4 and 3"),
-        (np.array([0, 1, -1, 0]), "Y must be at least 0. Got -1"),
-        (np.array([0.5, 1, 0, 0]), r"Y must be zeros and ones \[N, C\], or whole numbers"),
-        (np.array([["a", "b"]] * 4), "Y must be zeros and ones, or whole numbers. Got <U1"),
-        (np.array([[0, 1], [1, np.nan], [0, 1], [0, 1]]), "Y contains NaN"),
+        (np.eye(3), "X and y must have one length. Got 4 and 3"),
+        (np.array([0, 1, -1, 0]), "y must be at least 0. Got -1"),
+        (np.array([0.5, 1, 0, 0]), r"y must be zeros and ones \[N, C\], or whole numbers"),
+        (np.array([["a", "b"]] * 4), r"y must be \[N, C\] of 0 and 1. Got <U1"),
+        (np.array([[0, 1], [1, np.nan], [0, 1], [0, 1]]), "y contains NaN"),
     ],
 )
-def test_bad_labels(Y: Any, message: str) -> None:
+def test_bad_labels(y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        quick(epochs=1).fit(np.eye(4), Y)
+        quick(epochs=1).fit(np.eye(4), y)
 
 
 def test_bad_features_and_calls_out_of_order() -> None:
-    X, Y = made()
+    X, y = made()
     with pytest.raises(NotFittedError):
         quick().predict_topk(X)
     with pytest.raises(ValueError, match="NaN"):
         quick().fit(np.full((4, 2), np.nan), np.eye(4))
-    model = quick(epochs=1).fit(X, Y)
+    model = quick(epochs=1).fit(X, y)
     with pytest.raises(ValueError, match="features"):
         model.predict_topk(X[:, :5])
     for k in (0, 13, 1.5):
@@ -379,7 +384,7 @@ def test_bad_features_and_calls_out_of_order() -> None:
             model.predict_topk(X, k)
     with pytest.raises(ValueError, match=r"the 12 labels of training\. Got 3"):
         model.score(X, np.ones((X.shape[0], 3)))
-    with pytest.raises(ValueError, match=r"Y must be in 0\.\.11\. Got 12"):
+    with pytest.raises(ValueError, match=r"y must be in 0\.\.11\. Got 12"):
         model.score(X[:1], np.array([12]))
-    with pytest.raises(ValueError, match="patience needs samples to hold out and samples to train on"):
-        quick(patience=1).fit(np.eye(2), np.array([[1, 1], [0, 0]]))
+    with pytest.raises(ValueError, match="n_iter_no_change needs samples to hold out and samples to train on"):
+        quick(n_iter_no_change=1).fit(np.eye(2), np.array([[1, 1], [0, 0]]))

@@ -112,7 +112,7 @@ class TestPredictions:
         np.testing.assert_allclose(model.decision_function(X), adjusted, atol=1e-10)
         np.testing.assert_allclose(model.predict_proba(X), softmax(adjusted, axis=1), atol=1e-10)
         np.testing.assert_array_equal(model.predict(X), adjusted.argmax(axis=1))
-        np.testing.assert_allclose(model.prior_, [80 / 130, 40 / 130, 10 / 130])
+        np.testing.assert_allclose(model.class_prior_, [80 / 130, 40 / 130, 10 / 130])
         assert (model.tau_, model.tau_search_, model.temperature_) == (0.7, None, 1.0)
 
     @pytest.mark.parametrize("options", [{"tau": 0.0}, {"target": "train"}, {"target": "train", "tau": 2.0}])
@@ -236,7 +236,7 @@ class TestSampleWeight:
         X, y = blobs([80, 40, 10])
         weight = np.where(y == 2, 3.0, 1.0)
         model = LogitAdjustedClassifier(tau=1.0).fit(X, y, sample_weight=weight)
-        np.testing.assert_allclose(model.prior_, [80 / 150, 40 / 150, 30 / 150])
+        np.testing.assert_allclose(model.class_prior_, [80 / 150, 40 / 150, 30 / 150])
 
     def test_shares_of_a_whole_are_weights_too(self):
         """The model does not care for the scale of naive Bayes' weights; the choice of tau must not either."""
