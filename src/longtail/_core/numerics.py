@@ -20,6 +20,7 @@ __all__ = [
     "widen",
     "loss_dtype",
     "unit_vectors",
+    "squared_distances",
 ]
 
 
@@ -42,9 +43,12 @@ def loss_of_gap(gap: Tensor) -> Tensor:
     return F.softplus(gap, threshold=SOFTPLUS_THRESHOLD)
 
 
+_HALF = (torch.float16, torch.bfloat16)
+
+
 def is_half(x: Tensor) -> bool:
     """Whether products of x are half precision, by their type or by autocast."""
-    return x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
+    return x.dtype in _HALF or torch.is_autocast_enabled(x.device.type)
 
 
 def leading_gap(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,13 +71,15 @@ def focus(cross_entropy: Tensor, gamma: float) -> Tensor:
     return miss**gamma * cross_entropy
 
 
-def widen(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+def widen(values: Tensor) -> Tensor:
+    """Half precision as float32; anything else as it is."""
+    return values.float() if values.dtype in _HALF else values
 
 
 def loss_dtype(logits: Tensor) -> torch.dtype:
-    is_half = logits.dtype in (torch.float16, torch.bfloat16)
-    return torch.float32 if is_half and torch.is_autocast_enabled(logits.device.type) else logits.dtype
+    """The dtype of the logits; float32 for half precision under autocast."""
+    is_mixed = logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type)
+    return torch.float32 if is_mixed else logits.dtype
 
 
 _SHORTEST = 1e-6
@@ -81,5 +87,12 @@ _SHORTEST = 1e-6
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    wide = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
-    return F.normalize(wide, dim=-1, eps=_SHORTEST)
+    """Vectors of length 1 along the last dimension, in float32 or wider."""
+    return F.normalize(widen(vectors), dim=-1, eps=_SHORTEST)
+
+
+def squared_distances(x: Tensor, others: Tensor) -> Tensor:
+    """[..., N, M] squared distances by one matrix product; exact to the precision of the largest."""
+    norms = x.square().sum(dim=-1)
+    other_norms = norms if others is x else others.square().sum(dim=-1)
+    return (norms[..., :, None] + other_norms[..., None, :]).sub(x @ others.mT, alpha=2).clamp_min(0)
