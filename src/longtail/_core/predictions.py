@@ -81,7 +81,9 @@ def rate_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
     top, predicted = wide.max(dim=1)
     confidence = (top - wide.logsumexp(dim=1)).exp()
     if confidence.isnan().any():
-        raise ValueError("the largest logit of a sample must be finite, or it has no confidence. Got infinity or NaN.")
+        raise ValueError(
+            "the largest logit of a sample must be finite, or it has no confidence. Got infinity or NaN."
+        )
     return confidence, predicted
 
 

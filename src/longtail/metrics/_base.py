@@ -1,4 +1,4 @@
-"""What the metric modules share: states that add up over batches and processes, and whose settings tell them apart."""
+"""What the metric modules share: states that add up over batches and processes, and settings that tell them apart."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["CountMetric", "ClassCountMetric", "ConfidenceMetric"]
 class CountMetric(Metric):
     """A metric whose states are sums over samples.
 
-    ``MetricCollection`` lets metrics share one update where their states are equal after the first batch. ``settings``
-    is a state that never changes: metrics that count differently are never taken for equal.
+    ``MetricCollection`` lets metrics share one update where their states are equal after the first batch. The state
+    ``settings`` never changes: metrics that count differently are never taken for equal.
     """
 
     is_differentiable: bool = False

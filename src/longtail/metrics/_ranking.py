@@ -108,9 +108,8 @@ def check_target(target: Any) -> sparse.csr_array:
     if isinstance(target, Tensor):
         target = target.detach().cpu().numpy()
     if len(getattr(target, "shape", ())) != 2:
-        raise ValueError(
-            f"target must be a matrix [N, C] of zeros and ones. Got {getattr(target, 'shape', type(target).__name__)}."
-        )
+        got = getattr(target, "shape", type(target).__name__)
+        raise ValueError(f"target must be a matrix [N, C] of zeros and ones. Got {got}.")
     matrix = sparse.csr_array(target, copy=True)
     matrix.sum_duplicates()  # sorts each row as well
     matrix.eliminate_zeros()
@@ -158,9 +157,8 @@ def _check_labels(labels: Tensor, num_classes: int) -> Tensor:
     if labels.numel():
         is_wrong = ((labels < 0) & (labels != NO_LABEL)) | (labels >= num_classes)
         if bool(is_wrong.any()):
-            raise ValueError(
-                f"ranked labels must be in 0..{num_classes - 1}, or {NO_LABEL} for none. Got {int(labels[is_wrong][0])}."
-            )
+            wrong = int(labels[is_wrong][0])
+            raise ValueError(f"ranked labels must be in 0..{num_classes - 1}, or {NO_LABEL} for none. Got {wrong}.")
     ordered = labels.sort(dim=1).values
     is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_LABEL)
     if bool(is_twice.any()):

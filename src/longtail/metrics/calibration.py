@@ -110,7 +110,8 @@ def reliability(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_in
 def reliability_from_counts(hits: Tensor, counts: Tensor, confidences: Tensor) -> Reliability:
     """``reliability`` of what ``bin_confidences`` counted, or ``balance_bins`` weighted: three [B].
 
-    >>> reliability_from_counts(torch.tensor([0, 3]), torch.tensor([0, 4]), torch.tensor([0.0, 3.0])).accuracy.tolist()
+    >>> rows = reliability_from_counts(torch.tensor([0, 3]), torch.tensor([0, 4]), torch.tensor([0.0, 3.0]))
+    >>> rows.accuracy.tolist()
     [nan, 0.75]
     """
     weight = counts.double()

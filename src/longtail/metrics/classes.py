@@ -1,4 +1,4 @@
-"""Accuracy per class, balanced, and by head, torso and tail. ``longtail.metrics.modules`` adds them up over batches."""
+"""Accuracy per class, balanced, and by head, torso and tail."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _CELL_WIDTHS = (8, 8, 8, 11, 7, 12)
 
 
 class ReportRow(NamedTuple):
-    """What is known of one class, or of the classes of a group: sums of ``train`` and ``support``, means of the rest."""
+    """What is known of one class, or of a group's classes: sums of ``train`` and ``support``, means of the rest."""
 
     train: int
     """Training samples, from the prior."""

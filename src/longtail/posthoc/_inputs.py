@@ -146,9 +146,7 @@ def as_embeddings(values: Scores, name: str) -> Tensor:
     return widen(points)
 
 
-def as_class_indices(
-    labels: Labels, points: Tensor, num_classes: int | None = None, name: str = "labels"
-) -> Tensor:
+def as_class_indices(labels: Labels, points: Tensor, num_classes: int | None = None, name: str = "labels") -> Tensor:
     """[N] int64, one class index for each point, checked."""
     index = as_tensor(labels).to(points.device)
     if index.shape != points.shape[:1] or index.is_floating_point() or index.dtype == torch.bool:

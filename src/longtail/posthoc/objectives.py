@@ -100,9 +100,7 @@ def balanced_calibration_error_shares(
     return gaps * gap_of_bin.sign()[bins]
 
 
-def _objective_inputs(
-    logits: Scores, target: Labels, sample_weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _objective_inputs(logits: Scores, target: Labels, sample_weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Scores of at least float32, class indices, and what each sample weighs."""
     scores = as_tensor(logits)
     if scores.ndim != 2 or not scores.is_floating_point():

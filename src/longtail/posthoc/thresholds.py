@@ -1,4 +1,4 @@
-"""A threshold for each class, chosen on samples that the model was not trained on: what tau is where there is one label per sample.
+"""A threshold for each class, chosen on samples that the model was not trained on: the tau of multi-label data.
 
 A class is predicted where its score is at least its threshold. Any scores will do: probabilities, logits, distances.
 """

@@ -334,7 +334,9 @@ class MethodResults:
         """Precision, recall and F1 [C] where a sample may have several labels, over the samples of all seeds."""
         predicted = sum(run.several.predicted for run in self.runs if run.several is not None)
         hits, counts = (sum(getattr(run, name) for run in self.runs) for name in ("hits", "counts"))
-        return per_class_scores_from_counts(LabelCounts(*(torch.from_numpy(part) for part in (hits, predicted, counts))))
+        return per_class_scores_from_counts(
+            LabelCounts(*(torch.from_numpy(part) for part in (hits, predicted, counts)))
+        )
 
     def probabilities(self) -> IntArray:
         """[2, C, bins] histograms of probabilities, of negatives and positives, over the samples of all seeds."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from longtail.metrics._base import ConfidenceMetric
 from longtail._core.predictions import find_missing
+from longtail.metrics._base import ConfidenceMetric
 from longtail.metrics.calibration import balance_bins, calibration_error_from_counts
 
 __all__ = ["CalibrationError", "BalancedCalibrationError"]

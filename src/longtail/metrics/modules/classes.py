@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from longtail.metrics._base import ClassCountMetric
 from longtail._core.predictions import check_groups
+from longtail.metrics._base import ClassCountMetric
 from longtail.metrics.classes import (
     balanced_accuracy_from_counts,
     balanced_error_from_counts,

@@ -11,9 +11,9 @@ from torch import Tensor
 from longtail._core.checks import check_indicator, score_matrix
 from longtail._core.collectives import is_initialized, largest
 from longtail._core.label_curves import apply_thresholds
+from longtail._core.predictions import check_groups, check_positive, find_missing
 from longtail.masking import count_bins
 from longtail.metrics._base import CountMetric
-from longtail._core.predictions import check_groups, check_positive, find_missing
 from longtail.metrics.multilabel import (
     LabelCounts,
     LabelScores,
@@ -170,7 +170,7 @@ class AveragePrecision(CountMetric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Gather the scores of all processes. What a process without samples sends has no rows, but shape and dtype."""
+        """Gather the scores of all processes. One without samples sends no rows, of the others' width and dtype."""
         if should_sync and is_initialized() and isinstance(self.scores, list):
             self._align_states(process_group or self.process_group)
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail._core.predictions import check_positive
 from longtail.metrics._base import CountMetric
 from longtail.metrics._ranking import Measure, check_target, rank_labels
-from longtail._core.predictions import check_positive
 from longtail.metrics.label_hits import check_ks, count_label_hits
 from longtail.metrics.multilabel import LabelCounts
 
