@@ -55,9 +55,8 @@ def per_class_accuracy(
     Args:
         predictions: [N, C] logits, or [N] predicted class indices.
         target: [N] class indices.
-        num_classes: C; None for that of the logits.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
+
+    ``num_classes``, ``k`` and ``ignore_index`` are those of ``count_hits``.
 
     >>> per_class_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), num_classes=3).tolist()
     [1.0, 0.5, nan]
@@ -82,9 +81,8 @@ def balanced_accuracy(
     Args:
         predictions: [N, C] logits, or [N] predicted class indices.
         target: [N] class indices.
-        num_classes: C; None for that of the logits.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
+
+    ``num_classes``, ``k`` and ``ignore_index`` are those of ``count_hits``.
 
     >>> balanced_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), num_classes=3).item()
     0.75
@@ -115,9 +113,8 @@ def balanced_error(
     Args:
         predictions: [N, C] logits, or [N] predicted class indices.
         target: [N] class indices.
-        num_classes: C; None for that of the logits.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
+
+    ``num_classes``, ``k`` and ``ignore_index`` are those of ``count_hits``.
 
     >>> balanced_error(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), num_classes=3).item()
     0.25
@@ -152,9 +149,8 @@ def group_accuracy(
         predictions: [N, C] logits, or [N] predicted class indices.
         target: [N] class indices.
         groups: class indices by name, as from ``ClassPrior.groups``.
-        num_classes: C; None for that of the logits.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
+
+    ``num_classes``, ``k`` and ``ignore_index`` are those of ``count_hits``.
 
     >>> groups = {"head": torch.tensor([0]), "tail": torch.tensor([1, 2])}
     >>> accuracy = group_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), groups, num_classes=3)

@@ -142,10 +142,7 @@ def propensity_scored_precision(inverses: Tensor) -> Measure:
 
 
 def propensity_scored_ndcg(inverses: Tensor) -> Measure:
-    """The measure of ``propensity_scored_ndcg_at_k``, for ``RetrievalMetric``.
-
-    Args:
-        inverses: [C] 1 / p, from ``inverse_propensities``.
+    """The measure of ``propensity_scored_ndcg_at_k`` with ``inverses`` [C], for ``RetrievalMetric``.
 
     >>> metric = RetrievalMetric(propensity_scored_ndcg(torch.tensor([1.0, 4.0])), k=1)
     >>> metric(torch.tensor([[0.9, 0.1]]), torch.tensor([[1, 1]])).item()

@@ -52,11 +52,7 @@ class BalancedAccuracy(ClassCountMetric):
 class BalancedError(ClassCountMetric):
     """``balanced_error`` over batches and processes: the error that the library's methods minimize.
 
-    Args:
-        num_classes: C. The state is two vectors of this length.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
-        **kwargs: what every ``torchmetrics.Metric`` takes.
+    Its arguments are those of ``BalancedAccuracy``.
 
     Use when:
         Results are compared with papers that report the balanced error.
@@ -83,11 +79,7 @@ class BalancedError(ClassCountMetric):
 class PerClassAccuracy(ClassCountMetric):
     """``per_class_accuracy`` over batches and processes: every class's recall.
 
-    Args:
-        num_classes: C. The state is two vectors of this length.
-        k: how many of the largest logits may be right.
-        ignore_index: a sample with this target does not count.
-        **kwargs: what every ``torchmetrics.Metric`` takes.
+    Its arguments are those of ``BalancedAccuracy``.
 
     Use when:
         You want to see which classes fail.
