@@ -38,8 +38,8 @@ class TestNormalizeWeights:
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_long_vectors_of_half_precision_keep_their_direction(self, dtype):
-        """In float16 the sum of squares ends at 65,504, and a vector divided by infinity is 0."""
-        weight = torch.full((4, 1000), 100.0, dtype=dtype)
+        """In float16 a length past 65,504 is infinite, and a vector divided by it is 0."""
+        weight = torch.full((4, 1000), 5000.0, dtype=dtype)
         result = normalize_weights(weight, PRIOR)
         assert result.dtype == dtype
         torch.testing.assert_close(result.double().norm(dim=1), torch.ones(4, dtype=torch.float64), rtol=1e-2, atol=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from longtail._core.checks import score_matrix
 from longtail._core.numerics import row_chunks
 
-__all__ = ["CHUNK_ELEMENTS", "LabelCurve", "label_curves", "apply_thresholds"]
+__all__ = ["CHUNK_ELEMENTS", "LabelCurve", "label_curves", "pass_thresholds"]
 
 CHUNK_ELEMENTS = 2**23
 """Scores sorted at once: some hundred megabytes with all that follows from them."""
@@ -43,12 +43,8 @@ def label_curves(scores: Tensor, is_positive: Tensor) -> Iterator[tuple[slice, L
         yield columns, LabelCurve(ordered, hits, is_cut)
 
 
-def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
-    """[N, C] bool, where scores [N, C] are at least their class's threshold [C] (or one for all).
-
-    >>> apply_thresholds(torch.tensor([[0.2, 0.2]]), torch.tensor([0.1, 0.3])).tolist()
-    [[True, False]]
-    """
+def pass_thresholds(scores: Any, thresholds: Any) -> Tensor:
+    """[N, C] bool, where scores [N, C] are at least their class's threshold [C] (or one for all)."""
     scores = score_matrix(scores)
     thresholds = torch.as_tensor(thresholds, device=scores.device)
     if thresholds.ndim and thresholds.shape != scores.shape[1:]:

@@ -42,7 +42,7 @@ def normalize_weights(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0
         representation and classifier for long-tailed recognition", section 4, "tau-normalized classifier".
     """
     _check_weight(linear_weight, prior)
-    wide = widen(linear_weight)  # a sum of squares ends at 65,504 in float16
+    wide = widen(linear_weight)  # lengths in float16 end at 65,504
     norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
     divisors = torch.where(norms > 0, norms, torch.ones_like(norms)) ** check_strength(tau)
     return (wide / divisors).to(linear_weight.dtype)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._core.checks import check_indicator, score_matrix
-from longtail._core.label_curves import LabelCurve, apply_thresholds, label_curves
+from longtail._core.label_curves import LabelCurve, label_curves, pass_thresholds
 
 __all__ = ["Thresholds", "f1_thresholds", "precision_thresholds", "apply_thresholds"]
 
@@ -111,6 +111,15 @@ def precision_thresholds(
         return torch.where(reaches, curve.ranks, 0.0).argmax(dim=0) - (~reaches.any(dim=0)).long()
 
     return _choose_thresholds(scores, target, last_cut, default, min_positives)
+
+
+def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
+    """[N, C] bool, where scores [N, C] are at least their class's threshold [C] (or one for all).
+
+    >>> apply_thresholds(torch.tensor([[0.2, 0.2]]), torch.tensor([0.1, 0.3])).tolist()
+    [[True, False]]
+    """
+    return pass_thresholds(scores, thresholds)
 
 
 def _choose_thresholds(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longtail._core.checks import check_indicator, score_matrix
 from longtail._core.collectives import is_initialized, largest
-from longtail._core.label_curves import apply_thresholds
+from longtail._core.label_curves import pass_thresholds
 from longtail._core.predictions import check_groups, check_positive, find_missing
 from longtail.masking import count_bins
 from longtail.metrics._base import CountMetric
@@ -89,7 +89,7 @@ class MultilabelScores(CountMetric):
         if len(predictions) == 0:
             return
         scores = predictions if predictions.is_floating_point() else predictions.float()
-        predicted = apply_thresholds(scores, self.threshold)
+        predicted = pass_thresholds(scores, self.threshold)
         counts = count_labels(predicted, target)
         self.hits += counts.hits
         self.predicted += counts.predicted
