@@ -9,10 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from torchmetrics import MetricCollection
 
 from longtail import ClassPrior
 from longtail.metrics import (
     PRECISION,
+    RECALL,
     LabelHitsAtK,
     RetrievalMetric,
     count_label_hits,
@@ -245,3 +247,13 @@ def test_predictions_may_be_arrays():
     assert torch.equal(precision_at_k(ranked, truth, 2), precision_at_k(torch.from_numpy(ranked), truth, 2))
     with pytest.raises(ValueError, match="target must be a matrix"):
         LabelHitsAtK(3, ks=[1]).update(torch.from_numpy(ranked), [[1, 0, 0], [0, 1, 1]])
+
+
+def test_a_collection_keeps_measures_apart():
+    """With one label per sample P@1 is R@1; torchmetrics would take them for one metric after such a batch."""
+    together = MetricCollection(
+        {"precision": RetrievalMetric(PRECISION, k=1), "recall": RetrievalMetric(RECALL, k=1)}
+    )
+    together.update(torch.tensor([[0]]), torch.tensor([[1, 0]]))
+    together.update(torch.tensor([[0]]), torch.tensor([[1, 1]]))
+    assert {name: value.item() for name, value in together.compute().items()} == {"precision": 1.0, "recall": 0.75}
