@@ -18,7 +18,7 @@ import torch
 from harness import write_rows
 from torch import Tensor
 
-from longtail.diagnostics import intraclass_distances, within_groups
+from longtail.diagnostics import intraclass_distances, split_by_group
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.runs.folder import find_runs, load_run
 from longtail.lab.training.embedding import embed_run
@@ -43,7 +43,7 @@ def distances_of(embedded: Dataset) -> dict[str, float]:
         assert isinstance(embeddings, Tensor)
         distances = intraclass_distances(embeddings, split.labels)
         for measure in MEASURES:
-            values = within_groups(getattr(distances, measure), split.labels, embedded_groups(embedded))
+            values = split_by_group(getattr(distances, measure), split.labels, embedded_groups(embedded))
             found |= {f"{name}_{group}_{measure}": round(float(v.mean()), 5) for group, v in values.items() if len(v)}
     return found
 

@@ -45,7 +45,6 @@ from longtail.estimators import ExtremeClassifier
 from longtail.lab.data.formats.sparse_text import SparseSamples, read_delicious
 from longtail.margins import logit_adjusted
 from longtail.metrics import (
-    count_label_hits,
     group_recall,
     inverse_propensities,
     precision_at_k,
@@ -172,7 +171,7 @@ def measures(ranked: Any, truth: Any, prior: ClassPrior) -> dict[str, float]:
     scored = 100 * propensity_scored_precision_at_k(ranked, truth, 5, inverse_propensities(prior))
     row = {f"P@{k}": float(precision[k - 1]) for k in (1, 3, 5)}
     row |= {f"PSP@{k}": float(scored[k - 1]) for k in (1, 3, 5)}
-    recalls = group_recall(count_label_hits(ranked, truth, at=[10]), prior.quantile_groups())
+    recalls = group_recall(ranked, truth, prior.quantile_groups(), ks=[10])
     row |= {f"{name} R@10": 100 * float(recall[0]) for name, recall in recalls.items()}
     return {name: round(value, 2) for name, value in row.items()}
 

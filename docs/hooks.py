@@ -345,7 +345,7 @@ def undocumented(package: griffe.Module) -> list[str]:
                 problems.append(f"{path} is in __all__ and cannot be found where it is imported from")
                 continue
             home = target.path if target.is_module else target.path.rpartition(".")[0]
-            if home not in on_pages and home.rpartition(".")[0] not in on_pages:
+            if not any(home == page or home.startswith(f"{page}.") for page in on_pages):
                 problems.append(f"{path} is on no reference page, for {home} has none")
             problems += [f"{path}{part} has no docstring" for part in _parts_without_docstring(target)]
     return problems

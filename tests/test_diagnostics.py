@@ -16,8 +16,8 @@ from longtail.diagnostics import (
     intraclass_distances,
     logit_margins,
     max_intraclass_distances,
+    split_by_group,
     variance_bounds,
-    within_groups,
 )
 from longtail.losses import pull
 
@@ -81,13 +81,13 @@ def test_margins_of_half_precision_are_wide(dtype):
 def test_values_of_groups_keep_their_order_and_count():
     prior = ClassPrior.from_counts([500, 50, 40, 1, 1])
     values = torch.arange(10.0)
-    found = within_groups(values, LABELS, prior.groups())
+    found = split_by_group(values, LABELS, prior.groups())
     assert {name: part.tolist() for name, part in found.items()} == {
         "head": [0, 2, 5, 9],
         "torso": [1, 3, 4, 6, 7],
         "tail": [8],
     }
-    assert within_groups(values, LABELS, {"none": torch.tensor([3])})["none"].tolist() == []
+    assert split_by_group(values, LABELS, {"none": torch.tensor([3])})["none"].tolist() == []
 
 
 @settings(deadline=None, max_examples=30)
@@ -242,7 +242,7 @@ def test_results_carry_no_gradient():
         (lambda: variance_bounds(torch.zeros(2), torch.zeros(3).long(), torch.ones(1)), r"must be \[N\]"),
         (lambda: variance_bounds(torch.zeros(2), torch.tensor([0, 1]), torch.ones(1)), r"in 0\.\.0"),
         (lambda: cumulative_share(torch.zeros(0), torch.zeros(1)), "at least one number"),
-        (lambda: within_groups(torch.zeros(2), torch.zeros(3).long(), {}), "one a sample"),
+        (lambda: split_by_group(torch.zeros(2), torch.zeros(3).long(), {}), "one per sample"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks, squared_distances
+from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks, squared_distances, widen
 from longtail.posthoc.nearest import class_means
 
 __all__ = [
@@ -24,20 +24,20 @@ __all__ = [
     "intraclass_distances",
     "logit_margins",
     "max_intraclass_distances",
+    "split_by_group",
     "variance_bounds",
-    "within_groups",
 ]
 
 
-def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """By how much the true label's logit exceeds the best other one; below 0 for a wrong prediction.
+def logit_margins(logits: Tensor, target: Tensor) -> Tensor:
+    """By how much the true class's logit exceeds the best other one; below 0 for a wrong prediction.
 
     Formula:
         gamma(x, y) = f[y] - max_{y' != y} f[y']
 
     Args:
         logits: [N, C], at least two classes.
-        labels: [N] class indices.
+        target: [N] class indices.
 
     Returns:
         [N], at least float32.
@@ -48,61 +48,61 @@ def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Figures 3 and 6.
     """
-    scores = _checked("logits", logits, labels)
+    scores = _check_values("logits", logits, target)
     if scores.shape[1] < 2:
         raise ValueError(f"logits must have at least 2 classes. Got {tuple(scores.shape)}.")
-    _check_range(labels, scores.shape[1])
-    margins = scores.new_empty(len(scores), dtype=torch.promote_types(scores.dtype, torch.float32))
+    _check_range(target, scores.shape[1])
+    margins = widen(scores[:, 0]).clone()
     for rows in row_chunks(len(scores), scores.shape[1], CHUNK_ELEMENTS):
-        part, own = scores[rows].to(margins.dtype), labels[rows, None].long()
+        part, own = widen(scores[rows]), target[rows, None].long()
         margins[rows] = part.gather(1, own).squeeze(1) - part.scatter(1, own, -math.inf).amax(dim=1)
     return margins
 
 
-def within_groups(values: Tensor, labels: Tensor, groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def split_by_group(values: Tensor, target: Tensor, groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The values of each group's samples, such as margins of head, torso and tail.
 
     Args:
-        values: [N], one a sample.
-        labels: [N] class indices.
+        values: [N], one per sample.
+        target: [N] class indices.
         groups: class indices of each group, as ``ClassPrior.groups`` has them.
 
     Returns:
         The values of every group, in order; none for a group without samples.
 
     >>> groups = {"head": torch.tensor([0]), "tail": torch.tensor([1, 2])}
-    >>> within_groups(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]), groups)
+    >>> split_by_group(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]), groups)
     {'head': tensor([1.]), 'tail': tensor([2., 3.])}
     """
-    if values.shape != labels.shape or labels.ndim != 1:
+    if values.shape != target.shape or target.ndim != 1:
         raise ValueError(
-            f"values and labels must be [N], one a sample. Got {tuple(values.shape)} and {tuple(labels.shape)}."
+            f"values and target must be [N], one per sample. Got {tuple(values.shape)} and {tuple(target.shape)}."
         )
-    return {name: values[torch.isin(labels, classes.to(labels.device))] for name, classes in groups.items()}
+    return {name: values[torch.isin(target, classes.to(target.device))] for name, classes in groups.items()}
 
 
-def cumulative_share(values: Tensor, at: Tensor) -> Tensor:
+def cumulative_share(values: Tensor, thresholds: Tensor) -> Tensor:
     """The empirical distribution function: the share of values that are at most each of some numbers.
 
     Args:
         values: [N] numbers, at least one.
-        at: [K] where to look.
+        thresholds: [K] the numbers.
 
     Returns:
         [K] float64 from 0 to 1.
 
-    >>> cumulative_share(torch.tensor([3.0, -1.0, 2.0, 2.0]), at=torch.tensor([0.0, 2.0])).tolist()
+    >>> cumulative_share(torch.tensor([3.0, -1.0, 2.0, 2.0]), torch.tensor([0.0, 2.0])).tolist()
     [0.25, 0.75]
     """
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"values must be [N] with at least one number. Got {tuple(values.shape)}.")
-    dtype = torch.promote_types(values.dtype, at.dtype)
-    ordered, at = values.detach().to(dtype).sort().values, at.to(values.device, dtype)
-    ranks = torch.searchsorted(ordered, at, right=True)
+    dtype = torch.promote_types(values.dtype, thresholds.dtype)
+    ordered = values.detach().to(dtype).sort().values
+    ranks = torch.searchsorted(ordered, thresholds.to(values.device, dtype), right=True)
     return ranks.double() / len(values)
 
 
-def max_intraclass_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
+def max_intraclass_distances(embeddings: Tensor, target: Tensor) -> Tensor:
     """How far the farthest sample of its own class is from each sample.
 
     Formula:
@@ -110,7 +110,7 @@ def max_intraclass_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         embeddings: [N, D], any floating dtype.
-        labels: [N] class indices.
+        target: [N] class indices.
 
     Returns:
         [N] float64; 0 for a sample that is alone in its class.
@@ -121,9 +121,9 @@ def max_intraclass_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Figure 4.
     """
-    points = _checked("embeddings", embeddings, labels).double()
+    points = _check_values("embeddings", embeddings, target).double()
     distances = points.new_zeros(len(points))
-    for rows in _class_rows(labels):
+    for rows in _class_rows(target):
         # Around their mean nothing cancels: no sample is farther from it than from its farthest neighbor.
         centered = points[rows] - points[rows].mean(dim=0)
         for part in row_chunks(len(rows), len(rows), CHUNK_ELEMENTS):
@@ -131,12 +131,12 @@ def max_intraclass_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
     return distances
 
 
-def class_mean_distance(embeddings: Tensor, labels: Tensor) -> Tensor:
+def class_mean_distance(embeddings: Tensor, target: Tensor) -> Tensor:
     """The distance between the means of two classes, averaged over all pairs of classes that have samples.
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
 
     Returns:
         A float64 scalar; NaN where fewer than two classes have samples.
@@ -144,8 +144,8 @@ def class_mean_distance(embeddings: Tensor, labels: Tensor) -> Tensor:
     >>> class_mean_distance(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1])).item()
     4.0
     """
-    points = _checked("embeddings", embeddings, labels).double()
-    present, index = torch.unique(labels, return_inverse=True)
+    points = _check_values("embeddings", embeddings, target).double()
+    present, index = torch.unique(target, return_inverse=True)
     num_means = len(present)
     if num_means < 2:
         return points.new_tensor(math.nan)
@@ -169,15 +169,15 @@ class IntraclassDistances:
     Infinite where all means coincide, NaN where there is one class."""
 
 
-def intraclass_distances(embeddings: Tensor, labels: Tensor) -> IntraclassDistances:
+def intraclass_distances(embeddings: Tensor, target: Tensor) -> IntraclassDistances:
     """How far apart samples of one class are: as they are, against the largest norm, and against other classes.
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
 
     Returns:
-        Three [N], see ``IntraclassDistances``; groups of them with ``within_groups``.
+        Three [N], see ``IntraclassDistances``; groups of them with ``split_by_group``.
 
     Use when:
         A regularizer claims to make classes compact: one that only shrinks everything lowers the first, one that
@@ -191,15 +191,15 @@ def intraclass_distances(embeddings: Tensor, labels: Tensor) -> IntraclassDistan
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Figure 4, for the
         largest norm.
     """
-    raw = max_intraclass_distances(embeddings, labels)
+    raw = max_intraclass_distances(embeddings, target)
     norms = embeddings.detach().double().norm(dim=1)
     largest = norms.amax() if len(norms) else norms.new_tensor(math.nan)
     # Where all norms are 0, so are all distances.
     by_norm = raw / torch.where(largest == 0, 1, largest)
-    return IntraclassDistances(raw, by_norm, raw / class_mean_distance(embeddings, labels))
+    return IntraclassDistances(raw, by_norm, raw / class_mean_distance(embeddings, target))
 
 
-def class_variances(embeddings: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+def class_variances(embeddings: Tensor, target: Tensor, num_classes: int) -> Tensor:
     """The variance of each class's embeddings, summed over dimensions.
 
     Formula:
@@ -207,7 +207,7 @@ def class_variances(embeddings: Tensor, labels: Tensor, num_classes: int) -> Ten
 
     Args:
         embeddings: [N, D].
-        labels: [N] class indices.
+        target: [N] class indices.
         num_classes: C.
 
     Returns:
@@ -219,15 +219,15 @@ def class_variances(embeddings: Tensor, labels: Tensor, num_classes: int) -> Ten
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Proposition 1.
     """
-    points = _checked("embeddings", embeddings, labels).double()
-    _check_range(labels, num_classes)
-    index = labels.long()
+    points = _check_values("embeddings", embeddings, target).double()
+    _check_range(target, num_classes)
+    index = target.long()
     deviations = points - class_means(points, index, num_classes)[index]
     sums = points.new_zeros(num_classes).index_add_(0, index, deviations.square().sum(dim=1))
     return sums / torch.bincount(index, minlength=num_classes)
 
 
-def variance_bounds(pulls: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
+def variance_bounds(pulls: Tensor, target: Tensor, margin: Tensor) -> Tensor:
     """What Proposition 1 of ELM says ``class_variances`` can be at most, given the pull on every sample.
 
     Formula:
@@ -235,7 +235,7 @@ def variance_bounds(pulls: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
 
     Args:
         pulls: [N] values of ``pull``, where every sample was pulled by all others of its class.
-        labels: [N] class indices.
+        target: [N] class indices.
         margin: [C] alpha, that of the pull.
 
     Returns:
@@ -254,39 +254,39 @@ def variance_bounds(pulls: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Proposition 1.
     """
-    if pulls.shape != labels.shape or pulls.ndim != 1 or margin.ndim != 1:
-        got = ", ".join(str(tuple(part.shape)) for part in (pulls, labels, margin))
-        raise ValueError(f"pulls and labels must be [N], and margin [C]. Got {got}.")
-    _check_range(labels, len(margin))
-    index = labels.long()
+    if pulls.shape != target.shape or pulls.ndim != 1 or margin.ndim != 1:
+        got = ", ".join(str(tuple(part.shape)) for part in (pulls, target, margin))
+        raise ValueError(f"pulls and target must be [N], and margin [C]. Got {got}.")
+    _check_range(target, len(margin))
+    index = target.long()
     counts = torch.bincount(index, minlength=len(margin)).double()
     sums = counts.new_zeros(len(margin)).index_add_(0, index, pulls.detach().double())
     slack = sums / counts + margin.to(counts) - (counts - 1).clamp_min(1).log()
     return (counts - 1) / (2 * counts) * slack
 
 
-def _class_rows(labels: Tensor) -> Iterator[Tensor]:
+def _class_rows(target: Tensor) -> Iterator[Tensor]:
     """The rows of each class that has samples."""
-    order = labels.argsort(stable=True)
+    order = target.argsort(stable=True)
     start = 0
-    for size in torch.bincount(labels).tolist():
+    for size in torch.bincount(target).tolist():
         if size:
             yield order[start : start + size]
         start += size
 
 
-def _checked(name: str, values: Tensor, labels: Tensor) -> Tensor:
+def _check_values(name: str, values: Tensor, target: Tensor) -> Tensor:
     if values.ndim != 2 or not values.is_floating_point():
         raise ValueError(f"{name} must be floating-point [N, D]. Got {values.dtype} {tuple(values.shape)}.")
-    if labels.shape != values.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be [{len(values)}] class indices. Got {labels.dtype} {tuple(labels.shape)}.")
+    if target.shape != values.shape[:1] or target.is_floating_point() or target.dtype == torch.bool:
+        raise ValueError(f"target must be [{len(values)}] class indices. Got {target.dtype} {tuple(target.shape)}.")
     if not torch.isfinite(values).all():
         raise ValueError(f"{name} must be finite. Got NaN or an infinity.")
-    if len(labels) and int(labels.min()) < 0:
-        raise ValueError(f"labels must be at least 0. Got {int(labels.min())}.")
+    if len(target) and int(target.min()) < 0:
+        raise ValueError(f"target must be at least 0. Got {int(target.min())}.")
     return values.detach()
 
 
-def _check_range(labels: Tensor, num_classes: int) -> None:
-    if len(labels) and int(labels.max()) >= num_classes:
-        raise ValueError(f"labels must be in 0..{num_classes - 1}. Got {int(labels.max())}.")
+def _check_range(target: Tensor, num_classes: int) -> None:
+    if len(target) and int(target.max()) >= num_classes:
+        raise ValueError(f"target must be in 0..{num_classes - 1}. Got {int(target.max())}.")

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from longtail import ClassPrior
 from longtail.estimators import LogitAdjustedClassifier
-from longtail.posthoc import adjust_logits, balanced_log_loss, cross_validated_tau
+from longtail.posthoc import adjust_logits, balanced_log_loss_shares, cross_validate_tau
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -162,9 +162,9 @@ class TestChoiceOfTau:
         for train, test in splits:
             fold = LogisticRegression().fit(X[train], y[train])
             folds.append((fold.predict_log_proba(X[test]), y[test], ClassPrior.from_labels(y[train])))
-        expected = cross_validated_tau(folds, objective=balanced_log_loss)
+        expected = cross_validate_tau(folds, objective=balanced_log_loss_shares)
         for cv in (splits, StratifiedKFold(3)):
-            model = LogitAdjustedClassifier(cv=cv, objective=balanced_log_loss).fit(X, y)
+            model = LogitAdjustedClassifier(cv=cv, objective=balanced_log_loss_shares).fit(X, y)
             assert model.tau_ == model.tau_search_.tau == expected.tau
             np.testing.assert_allclose(model.tau_search_.scores, expected.scores, atol=1e-9)
 

@@ -6,11 +6,13 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "as_tensor",
     "one_hot",
     "check_logits",
     "check_target_length",
@@ -23,6 +25,15 @@ __all__ = [
     "at_least",
     "score_matrix",
 ]
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Whatever NumPy can make an array of as a tensor without gradients, which shares memory where it may."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.ascontiguousarray(values)
+    # A tensor may not share the memory of a read-only array.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:

@@ -1,14 +1,17 @@
-"""What each class's labels look like in the order of its scores. Private; thresholds and average precision use it."""
+"""What each class's labels look like in the order of its scores, and which scores a threshold lets pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from longtail._core.checks import score_matrix
 from longtail._core.numerics import row_chunks
+
+__all__ = ["CHUNK_ELEMENTS", "LabelCurve", "label_curves", "pass_thresholds"]
 
 CHUNK_ELEMENTS = 2**23
 """Scores sorted at once: some hundred megabytes with all that follows from them."""
@@ -38,3 +41,13 @@ def label_curves(scores: Tensor, is_positive: Tensor) -> Iterator[tuple[slice, L
         is_cut = torch.ones_like(ordered, dtype=torch.bool)
         is_cut[:-1] = ordered[:-1] > ordered[1:]
         yield columns, LabelCurve(ordered, hits, is_cut)
+
+
+def pass_thresholds(scores: Any, thresholds: Any) -> Tensor:
+    """[N, C] bool, where scores [N, C] are at least their class's threshold [C] (or one for all)."""
+    scores = score_matrix(scores)
+    thresholds = torch.as_tensor(thresholds, device=scores.device)
+    if thresholds.ndim and thresholds.shape != scores.shape[1:]:
+        raise ValueError(f"thresholds must be [{scores.shape[1]}], one per class. Got {tuple(thresholds.shape)}.")
+    is_predicted: Tensor = scores >= thresholds
+    return is_predicted

@@ -40,9 +40,9 @@ from longtail.estimators._parameters import (
     text,
 )
 from longtail.posthoc.adjust import adjust_logits
-from longtail.posthoc.objectives import balanced_error
+from longtail.posthoc.objectives import balanced_error_shares
 from longtail.posthoc.shift import temperature_scale
-from longtail.posthoc.tau import Objective, TauSearch, cross_validated_tau
+from longtail.posthoc.tau import Objective, TauSearch, cross_validate_tau
 
 __all__ = ["LogitAdjustedClassifier"]
 
@@ -128,7 +128,7 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         tau: float | str = "auto",
         cv: Any = 5,
         target: Any = "uniform",
-        objective: Objective = balanced_error,
+        objective: Objective = balanced_error_shares,
         n_jobs: int | None = None,
     ) -> None:
         self.estimator = estimator
@@ -208,11 +208,11 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         return list(parts)
 
     def _search(self, folds: list[_HeldOut]) -> TauSearch:
-        return cross_validated_tau(
+        return cross_validate_tau(
             [(fold.logits / self.temperature_, fold.codes, fold.prior) for fold in folds],
             objective=self.objective,
             target_prior=self.target_,
-            sample_weights=[fold.counts for fold in folds],
+            sample_weight=[fold.counts for fold in folds],
         )
 
 

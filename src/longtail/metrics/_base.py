@@ -1,94 +1,113 @@
-"""What the metrics share: checks, states and synchronization."""
+"""What the metric modules share: states that add up over batches and processes, and settings that tell them apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-__all__ = [
-    "counted_samples",
-    "synced",
-    "classes_without_samples",
-    "check_groups",
-    "is_integer",
-    "check_indices",
-    "check_top_k",
-    "check_positive",
-]
+from longtail._core.predictions import check_k, check_positive, find_missing
+from longtail.metrics.calibration import Reliability, bin_confidences, reliability_from_counts
+from longtail.metrics.classes import count_hits
+
+__all__ = ["CountMetric", "ClassCountMetric", "ConfidenceMetric"]
 
 
-def counted_samples(
-    predictions: Tensor, target: Tensor, num_classes: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """The samples that are not ignored, once all of them are known to be well formed."""
-    is_logits = predictions.ndim == 2 and predictions.is_floating_point()
-    if not (is_logits or (predictions.ndim == 1 and is_integer(predictions))):
-        raise ValueError(
-            "predictions must be floating-point logits [N, C] or integer class indices [N]. "
-            f"Got {predictions.dtype} {tuple(predictions.shape)}."
+class CountMetric(Metric):
+    """A metric whose states are sums over samples.
+
+    ``MetricCollection`` lets metrics share one update where their states are equal after the first batch. The state
+    ``settings`` never changes: metrics that count differently are never taken for equal.
+    """
+
+    is_differentiable: bool = False
+    higher_is_better: bool = True
+    full_state_update: bool = False
+
+    settings: Tensor
+
+    def add_counts(self, shape: Sequence[int], *names: str, dtype: torch.dtype = torch.int64) -> None:
+        """Add states of zeros."""
+        for name in names:
+            self.add_state(name, torch.zeros(tuple(shape), dtype=dtype), dist_reduce_fx="sum")
+
+    def add_settings(self, *values: float) -> None:
+        """Add the state that tells what is counted."""
+        self.add_state("settings", torch.tensor(values, dtype=torch.float64), dist_reduce_fx="max")
+
+    def synced(self) -> AbstractContextManager[None]:
+        """Within it, the states are those of all processes, as they are in ``compute``."""
+        return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute)
+
+
+class ClassCountMetric(CountMetric):
+    """Hits and counts of each class: what all accuracies follow from, so a collection of them counts once."""
+
+    hits: Tensor
+    counts: Tensor
+
+    def __init__(self, num_classes: int, k: int = 1, *, ignore_index: int = -100, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_positive("num_classes", num_classes)
+        check_k(k, num_classes)
+        self.add_counts([num_classes], "hits", "counts")
+        self.add_settings(k, ignore_index)
+        self.num_classes, self.k, self.ignore_index = num_classes, k, ignore_index
+
+    def update(self, predictions: Tensor, target: Tensor) -> None:
+        """Count a batch: logits [N, C] or predicted indices [N], and targets [N]."""
+        hits, counts = count_hits(predictions, target, self.num_classes, self.k, ignore_index=self.ignore_index)
+        self.hits += hits
+        self.counts += counts
+
+    def missing_classes(self) -> Tensor:
+        """Indices of classes without samples so far. Like ``compute``, to be called by all processes."""
+        with self.synced():
+            return find_missing(self.counts)
+
+
+class ConfidenceMetric(CountMetric):
+    """Hits, counts and confidences in bins of confidence; with classes, of each class."""
+
+    higher_is_better: bool = False
+
+    hits: Tensor
+    counts: Tensor
+    confidences: Tensor
+
+    def __init__(self, num_classes: int | None, num_bins: int, ignore_index: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_positive("num_bins", num_bins)
+        shape = [num_bins]
+        if num_classes is not None:
+            check_positive("num_classes", num_classes)
+            shape = [num_classes, num_bins]
+        self.add_counts(shape, "hits", "counts")
+        self.add_counts(shape, "confidences", dtype=torch.float64)
+        self.add_settings(ignore_index)
+        self.num_classes, self.num_bins, self.ignore_index = num_classes, num_bins, ignore_index
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Count a batch: logits [N, C] and targets [N]."""
+        by_class = self.num_classes is not None
+        if by_class and logits.shape[1:] != (self.num_classes,):
+            raise ValueError(f"logits must be [N, {self.num_classes}]. Got shape {tuple(logits.shape)}.")
+        hits, counts, confidences = bin_confidences(
+            logits, target, self.num_bins, by_class=by_class, ignore_index=self.ignore_index
         )
-    if is_logits and predictions.shape[1] != num_classes:
-        raise ValueError(f"logits must be [N, {num_classes}]. Got shape {tuple(predictions.shape)}.")
-    if target.shape != predictions.shape[:1] or not is_integer(target):
-        raise ValueError(
-            f"target must be [{len(predictions)}] integer class indices. Got {target.dtype} {tuple(target.shape)}."
-        )
-    target = target.long()
-    is_counted = target != ignore_index
-    if not is_counted.all():
-        predictions, target = predictions[is_counted], target[is_counted]
-    check_indices("target", target, num_classes)
-    # The maximum of a row is NaN if anything in it is: no [N, C] mask is needed.
-    if is_logits and predictions.amax(dim=1).isnan().any():
-        raise ValueError("logits must not be NaN. Got NaN; look for a diverged model.")
-    return predictions.detach(), target
+        self.hits += hits
+        self.counts += counts
+        self.confidences += confidences
 
+    def bins(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Hits, counts and confidences so far, three [B]."""
+        return self.hits, self.counts, self.confidences
 
-def synced(metric: Metric) -> AbstractContextManager[None]:
-    """Within it, the states are those of all processes, as they are in ``compute``."""
-    return metric.sync_context(dist_sync_fn=metric.dist_sync_fn, should_sync=metric.sync_on_compute)
-
-
-def classes_without_samples(counts: Tensor) -> Tensor:
-    return torch.nonzero(counts == 0).flatten()
-
-
-def check_groups(groups: Mapping[str, Tensor], num_classes: int) -> dict[str, Tensor]:
-    if not groups:
-        raise ValueError("groups must name at least one group of classes. Got none.")
-    for name, classes in groups.items():
-        if classes.ndim != 1 or not is_integer(classes):
-            raise ValueError(
-                f"group {name!r} must be a vector of class indices. Got {classes.dtype} {tuple(classes.shape)}."
-            )
-        check_indices(f"group {name!r}", classes, num_classes)
-        if len(set(classes.tolist())) != len(classes):
-            raise ValueError(f"group {name!r} must name every class once. Got one twice.")
-    return {name: classes.long() for name, classes in groups.items()}
-
-
-def is_integer(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def check_indices(name: str, indices: Tensor, num_classes: int) -> None:
-    if indices.numel() == 0:
-        return
-    low, high = (int(value) for value in torch.aminmax(indices))
-    if low < 0 or high >= num_classes:
-        hint = " (or ignore_index)" if name == "target" else ""
-        raise ValueError(f"{name} must be in 0..{num_classes - 1}{hint}. Got {low if low < 0 else high}.")
-
-
-def check_top_k(top_k: int, num_classes: int) -> None:
-    if not 1 <= top_k <= num_classes:
-        raise ValueError(f"top_k must be in 1..{num_classes}. Got {top_k}.")
-
-
-def check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1. Got {value}.")
+    def reliability(self) -> Reliability:
+        """The reliability diagram's rows so far. Like ``compute``, to be called by all processes."""
+        with self.synced():
+            return reliability_from_counts(*self.bins())

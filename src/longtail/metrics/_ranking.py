@@ -10,20 +10,31 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from longtail.metrics._base import is_integer
+from longtail._core.checks import as_tensor
+from longtail._core.predictions import is_integer
 
-__all__ = ["Ranking", "Measure", "rank_labels", "places", "discounts", "best_gains", "mean_measure", "check_truth"]
+__all__ = [
+    "NO_LABEL",
+    "Ranking",
+    "Measure",
+    "rank_labels",
+    "places",
+    "discounts",
+    "best_gains",
+    "mean_measure",
+    "check_target",
+]
 
 
-NONE = -1
-"""The label that stands for none."""
+NO_LABEL = -100
+"""What fills up a row of ranked labels."""
 
 
 class Ranking(NamedTuple):
     """The best k labels of each sample beside the true ones."""
 
     labels: Tensor
-    """[N, k] labels, best first, -1 for none."""
+    """[N, k] labels, best first, -100 for none."""
     is_hit: Tensor
     """[N, k] whether each of them is true."""
     num_true: Tensor
@@ -40,13 +51,13 @@ Measure = Callable[[Ranking], tuple[Tensor, Tensor]]
 """Numerators and denominators [N, k] at the places 1..k, float64."""
 
 
-def rank_labels(predictions: Tensor, truth: Any, k: int) -> Ranking:
+def rank_labels(predictions: Tensor, target: Any, k: int) -> Ranking:
     """Take the best k labels of each sample, and look up which of them are true.
 
     Args:
         predictions: [N, C] floating-point scores, of which equal ones rank by label, smaller first; or [N, K] ranked
-            labels, whole numbers, each at most once a row, filled up with -1.
-        truth: [N, C] zeros and ones, SciPy sparse or dense.
+            labels, whole numbers, each at most once per row, filled up with -100.
+        target: [N, C] zeros and ones, SciPy sparse or dense.
         k: how many, at most C and K.
 
     Returns:
@@ -56,7 +67,7 @@ def rank_labels(predictions: Tensor, truth: Any, k: int) -> Ranking:
     >>> ranking.labels.tolist(), ranking.is_hit.tolist(), ranking.num_true.tolist()
     ([[1, 2]], [[False, True]], [2])
     """
-    matrix = check_truth(truth)
+    matrix = check_target(target)
     num_samples, num_classes = matrix.shape
     labels = _best_labels(predictions, num_samples, num_classes, k)
     counts = torch.from_numpy(np.diff(matrix.indptr).astype(np.int64)).to(labels.device)
@@ -67,7 +78,7 @@ def rank_labels(predictions: Tensor, truth: Any, k: int) -> Ranking:
         known = true_samples * num_classes + true_labels  # ascending, for rows and the labels in them are
         wanted = rows[:, None] * num_classes + labels
         place = torch.searchsorted(known, wanted).clamp_max(len(known) - 1)
-        is_hit = (known[place] == wanted) & (labels != NONE)
+        is_hit = (known[place] == wanted) & (labels != NO_LABEL)
     else:
         is_hit = torch.zeros_like(labels, dtype=torch.bool)
     return Ranking(labels, is_hit, counts, true_samples, true_labels, num_classes)
@@ -87,30 +98,29 @@ def best_gains(ranking: Ranking) -> Tensor:
     return (is_true * discounts(ranking)).cumsum(dim=1)
 
 
-def mean_measure(measure: Measure, predictions: Tensor, truth: Any, k: int) -> Tensor:
-    numerators, denominators = measure(rank_labels(predictions, truth, k))
+def mean_measure(measure: Measure, predictions: Tensor, target: Any, k: int) -> Tensor:
+    numerators, denominators = measure(rank_labels(predictions, target, k))
     return numerators.sum(dim=0) / denominators.sum(dim=0)
 
 
-def check_truth(truth: Any) -> sparse.csr_array:
-    """The truth as CSR, rows sorted, with nothing in it but ones."""
-    if isinstance(truth, Tensor):
-        truth = truth.detach().cpu().numpy()
-    if len(getattr(truth, "shape", ())) != 2:
-        raise ValueError(
-            f"truth must be a matrix [N, C] of zeros and ones. Got {getattr(truth, 'shape', type(truth).__name__)}."
-        )
-    matrix = sparse.csr_array(truth, copy=True)
+def check_target(target: Any) -> sparse.csr_array:
+    """The target as CSR, rows sorted, with nothing in it but ones."""
+    if isinstance(target, Tensor):
+        target = target.detach().cpu().numpy()
+    if len(getattr(target, "shape", ())) != 2:
+        got = getattr(target, "shape", type(target).__name__)
+        raise ValueError(f"target must be a matrix [N, C] of zeros and ones. Got {got}.")
+    matrix = sparse.csr_array(target, copy=True)
     matrix.sum_duplicates()  # sorts each row as well
     matrix.eliminate_zeros()
     if matrix.dtype.kind not in "iufb" or not bool((matrix.data == 1).all()):
-        raise ValueError("truth must have no entries but 0 and 1. Got others.")
+        raise ValueError("target must have no entries but 0 and 1. Got others.")
     return matrix
 
 
 def _best_labels(predictions: Tensor, num_samples: int, num_classes: int, k: int) -> Tensor:
     """[N, k] int64, the first k of ranked labels, or the labels of the k largest scores."""
-    predictions = torch.as_tensor(predictions)  # scikit-learn's predictions are arrays
+    predictions = as_tensor(predictions)  # scikit-learn's predictions are arrays
     if predictions.ndim != 2 or len(predictions) != num_samples:
         raise ValueError(
             f"predictions must be scores [{num_samples}, {num_classes}] or ranked labels [{num_samples}, K]. "
@@ -122,14 +132,14 @@ def _best_labels(predictions: Tensor, num_samples: int, num_classes: int, k: int
             f"{tuple(predictions.shape)} and {num_classes} labels. Got {k}."
         )
     if is_integer(predictions):
-        return _checked_labels(predictions.detach()[:, :k].long(), num_classes)
+        return _check_labels(predictions[:, :k].long(), num_classes)
     if not predictions.is_floating_point() or predictions.shape[1] != num_classes:
         raise ValueError(
             f"scores must be floating-point [N, {num_classes}]. Got {predictions.dtype} {tuple(predictions.shape)}."
         )
     if num_samples and bool(predictions.amax(dim=1).isnan().any()):
         raise ValueError("scores must not be NaN. Got NaN; look for a diverged model.")
-    return _top_labels(predictions.detach(), k)
+    return _top_labels(predictions, k)
 
 
 def _top_labels(scores: Tensor, k: int) -> Tensor:
@@ -143,15 +153,15 @@ def _top_labels(scores: Tensor, k: int) -> Tensor:
     return labels
 
 
-def _checked_labels(labels: Tensor, num_classes: int) -> Tensor:
+def _check_labels(labels: Tensor, num_classes: int) -> Tensor:
     if labels.numel():
-        low, high = (int(value) for value in torch.aminmax(labels))
-        if low < NONE or high >= num_classes:
-            wrong = low if low < NONE else high
-            raise ValueError(f"ranked labels must be in 0..{num_classes - 1}, or {NONE} for none. Got {wrong}.")
+        is_wrong = ((labels < 0) & (labels != NO_LABEL)) | (labels >= num_classes)
+        if bool(is_wrong.any()):
+            wrong = int(labels[is_wrong][0])
+            raise ValueError(f"ranked labels must be in 0..{num_classes - 1}, or {NO_LABEL} for none. Got {wrong}.")
     ordered = labels.sort(dim=1).values
-    is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NONE)
+    is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_LABEL)
     if bool(is_twice.any()):
         row = int(torch.nonzero(is_twice.any(dim=1))[0])
-        raise ValueError(f"ranked labels must name a label at most once a row. Got one twice in row {row}.")
+        raise ValueError(f"ranked labels must name a label at most once per row. Got one twice in row {row}.")
     return labels

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
-from longtail.metrics._base import check_positive, classes_without_samples, counted_samples, synced
+from longtail._core.predictions import find_bins, rate_confidence, take_counted
 
 __all__ = [
     "Reliability",
     "bin_confidences",
-    "balanced_bins",
+    "balance_bins",
     "reliability",
+    "reliability_from_counts",
     "calibration_error",
-    "CalibrationError",
-    "BalancedCalibrationError",
+    "calibration_error_from_counts",
+    "balanced_calibration_error",
+    "balanced_calibration_error_from_counts",
 ]
 
 
 class Reliability(NamedTuple):
-    """The rows of a reliability diagram, one a bin of confidence, equally wide from 0 to 1."""
+    """The rows of a reliability diagram, one per bin of confidence, equally wide from 0 to 1."""
 
     confidence: Tensor
     """[B] float64, the mean confidence of the bin's samples; NaN if it has none."""
@@ -47,21 +48,19 @@ def bin_confidences(
         ignore_index: a sample with this target does not count.
 
     Returns:
-        Samples (int64), right ones (int64) and summed confidences (float64) of each bin: three [B], or with
+        Right samples (int64), samples (int64) and summed confidences (float64) of each bin: three [B], or with
         ``by_class`` three [C, B].
 
     >>> logits = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
-    >>> counts, hits, confidences = bin_confidences(logits, torch.tensor([0, 1]), num_bins=2)
-    >>> counts.tolist(), hits.tolist(), [round(c, 3) for c in confidences.tolist()]
-    ([0, 2], [0, 1], [0.0, 1.5])
+    >>> hits, counts, confidences = bin_confidences(logits, torch.tensor([0, 1]), num_bins=2)
+    >>> hits.tolist(), counts.tolist(), [round(c, 3) for c in confidences.tolist()]
+    ([0, 1], [0, 2], [0.0, 1.5])
     """
     if logits.ndim != 2:
         raise ValueError(f"calibration needs logits [N, C]. Got shape {tuple(logits.shape)}.")
-    check_positive("num_bins", num_bins)
-    num_classes = logits.shape[1]
-    logits, target = counted_samples(logits, target, num_classes, ignore_index)
-    confidence, predicted = _top_confidence(logits)
-    cell = ((confidence * num_bins).ceil().long() - 1).clamp(0, num_bins - 1)
+    logits, target, num_classes = take_counted(logits, target, None, ignore_index)
+    confidence, predicted = rate_confidence(logits)
+    cell = find_bins(confidence, num_bins)
     shape = (num_classes, num_bins) if by_class else (num_bins,)
     if by_class:
         cell += target * num_bins
@@ -69,148 +68,110 @@ def bin_confidences(
     confidences = confidence.new_zeros(size, dtype=torch.float64).index_add_(0, cell, confidence.double())
     counts = torch.bincount(cell, minlength=size)
     hits = torch.bincount(cell[predicted == target], minlength=size)
-    return counts.view(shape), hits.view(shape), confidences.view(shape)
+    return hits.view(shape), counts.view(shape), confidences.view(shape)
 
 
-def balanced_bins(counts: Tensor, hits: Tensor, confidences: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def balance_bins(hits: Tensor, counts: Tensor, confidences: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The bins of all classes together, every class with samples counting the same.
 
     Args:
-        counts: [C, B] from ``bin_confidences`` by class.
-        hits: [C, B] likewise.
+        hits: [C, B] from ``bin_confidences`` by class.
+        counts: [C, B] likewise.
         confidences: [C, B] likewise.
 
     Returns:
         Three [B] float64: the same sums with samples weighted by 1 / n[y].
 
     >>> counts = torch.tensor([[0, 3], [1, 0]])
-    >>> balanced_bins(counts, counts, counts.double())[0].tolist()
+    >>> balance_bins(counts, counts, counts.double())[1].tolist()
     [1.0, 1.0]
     """
     # A class without samples has nothing but zeros to weight.
     weights = 1 / counts.sum(dim=1).clamp_min(1).double()
-    return weights @ counts.double(), weights @ hits.double(), weights @ confidences
+    return weights @ hits.double(), weights @ counts.double(), weights @ confidences
 
 
-def reliability(counts: Tensor, hits: Tensor, confidences: Tensor) -> Reliability:
-    """The rows of the reliability diagram.
+def reliability(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> Reliability:
+    """The rows of the reliability diagram of the predicted class.
 
     Args:
-        counts: [B] from ``bin_confidences`` or ``balanced_bins``.
-        hits: [B] likewise.
-        confidences: [B] likewise.
+        logits: [N, C]. For probabilities pass their logarithm.
+        target: [N] class indices.
+        num_bins: B.
+        ignore_index: a sample with this target does not count.
 
-    >>> reliability(torch.tensor([0, 4]), torch.tensor([0, 3]), torch.tensor([0.0, 3.0])).accuracy.tolist()
+    >>> logits = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
+    >>> reliability(logits, torch.tensor([0, 1]), num_bins=2).accuracy.tolist()
+    [nan, 0.5]
+    """
+    return reliability_from_counts(*bin_confidences(logits, target, num_bins, ignore_index=ignore_index))
+
+
+def reliability_from_counts(hits: Tensor, counts: Tensor, confidences: Tensor) -> Reliability:
+    """``reliability`` of what ``bin_confidences`` counted, or ``balance_bins`` weighted: three [B].
+
+    >>> rows = reliability_from_counts(torch.tensor([0, 3]), torch.tensor([0, 4]), torch.tensor([0.0, 3.0]))
+    >>> rows.accuracy.tolist()
     [nan, 0.75]
     """
     weight = counts.double()
     return Reliability(confidences.double() / weight, hits.double() / weight, weight / weight.sum())
 
 
-def calibration_error(counts: Tensor, hits: Tensor, confidences: Tensor) -> Tensor:
+def calibration_error(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> Tensor:
     """The expected calibration error: how far confidence and accuracy lie apart, on average.
 
     Formula:
         sum_b share[b] * |accuracy[b] - confidence[b]|
 
     Args:
-        counts: [B] from ``bin_confidences`` or ``balanced_bins``.
-        hits: [B] likewise.
-        confidences: [B] likewise.
+        logits: [N, C]. For probabilities pass their logarithm.
+        target: [N] class indices.
+        num_bins: B.
+        ignore_index: a sample with this target does not count.
 
     Returns:
         A scalar in [0, 1]; NaN without samples.
 
-    >>> calibration_error(torch.tensor([2, 2]), torch.tensor([0, 2]), torch.tensor([0.5, 1.5])).item()
+    >>> logits = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
+    >>> round(calibration_error(logits, torch.tensor([0, 1]), num_bins=2).item(), 6)
     0.25
 
     Reference:
         Guo et al. (2017), "On calibration of modern neural networks", eq. (3).
     """
+    return calibration_error_from_counts(*bin_confidences(logits, target, num_bins, ignore_index=ignore_index))
+
+
+def calibration_error_from_counts(hits: Tensor, counts: Tensor, confidences: Tensor) -> Tensor:
+    """``calibration_error`` of what ``bin_confidences`` counted, or ``balance_bins`` weighted: three [B].
+
+    >>> calibration_error_from_counts(torch.tensor([0, 2]), torch.tensor([2, 2]), torch.tensor([0.5, 1.5])).item()
+    0.25
+    """
     return (hits.double() - confidences.double()).abs().sum() / counts.double().sum()
 
 
-class CalibrationError(Metric):
-    """``calibration_error`` of the predicted class, over batches and processes.
-
-    Args:
-        num_bins: B. The state is three vectors of this length, whatever the number of classes.
-        ignore_index: a sample with this target does not count.
-        **kwargs: what every ``torchmetrics.Metric`` takes.
-
-    Use when:
-        Probabilities are used, and test data has the label distribution that matters.
-    Avoid when:
-        Rare classes matter: frequent ones hide how overconfident their predictions are. Use
-        ``BalancedCalibrationError``.
-    Equals:
-        ``BalancedCalibrationError``, when all classes have equally many samples.
-
-    >>> metric = CalibrationError(num_bins=2)
-    >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log(), torch.tensor([0, 1]))
-    >>> round(metric.compute().item(), 6), metric.reliability().share.tolist()
-    (0.25, [0.0, 1.0])
-
-    Reference:
-        Guo et al. (2017), "On calibration of modern neural networks", eq. (3).
-    """
-
-    is_differentiable: bool = False
-    higher_is_better: bool = False
-    full_state_update: bool = False
-
-    counts: Tensor
-    hits: Tensor
-    confidences: Tensor
-
-    def __init__(self, num_bins: int = 15, *, ignore_index: int = -100, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check_positive("num_bins", num_bins)
-        _add_bin_states(self, (num_bins,))
-        self.num_bins = num_bins
-        self.ignore_index = ignore_index
-
-    def update(self, logits: Tensor, target: Tensor) -> None:
-        """Count a batch: logits [N, C] and targets [N]."""
-        counts, hits, confidences = bin_confidences(logits, target, self.num_bins, ignore_index=self.ignore_index)
-        self.counts += counts
-        self.hits += hits
-        self.confidences += confidences
-
-    def compute(self) -> Tensor:
-        """The expected calibration error so far: a scalar, NaN without samples."""
-        return calibration_error(self.counts, self.hits, self.confidences)
-
-    def reliability(self) -> Reliability:
-        """The reliability diagram's rows so far. Like ``compute``, to be called by all processes."""
-        with synced(self):
-            return reliability(self.counts, self.hits, self.confidences)
-
-
-class BalancedCalibrationError(Metric):
-    """``calibration_error`` of the predicted class with every true class counting the same.
+def balanced_calibration_error(
+    logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100
+) -> Tensor:
+    """``calibration_error`` with every true class counting the same.
 
     Formula:
         sum_b share[b] * |accuracy[b] - confidence[b]|, a sample of class y weighing 1 / n[y]
 
     Args:
-        num_classes: C.
-        num_bins: B. The state is three [C, B] matrices.
+        logits: [N, C]. For probabilities pass their logarithm.
+        target: [N] class indices.
+        num_bins: B.
         ignore_index: a sample with this target does not count.
-        **kwargs: what every ``torchmetrics.Metric`` takes.
 
-    Use when:
-        A model is adjusted or trained for balanced accuracy: its probabilities are meant for balanced labels.
-    Avoid when:
-        The test data is balanced already, or C is so large that 24 * C * B bytes matter.
-    Equals:
-        ``CalibrationError`` of the samples weighted by 1 / n[y].
+    Returns:
+        A scalar in [0, 1]; NaN without samples.
 
-    >>> metric = BalancedCalibrationError(num_classes=2, num_bins=2)
     >>> logits = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]).log()
-    >>> metric.update(logits, torch.tensor([0, 0, 1]))
-    >>> round(metric.compute().item(), 6), metric.missing_classes().tolist()
-    (0.4, [])
+    >>> round(balanced_calibration_error(logits, torch.tensor([0, 0, 1]), num_bins=2).item(), 6)
+    0.4
 
     Deviates:
         The reference weights samples alike; the weights are those of the balanced error.
@@ -218,60 +179,17 @@ class BalancedCalibrationError(Metric):
     Reference:
         Guo et al. (2017), "On calibration of modern neural networks", eq. (3).
     """
-
-    is_differentiable: bool = False
-    higher_is_better: bool = False
-    full_state_update: bool = False
-
-    counts: Tensor
-    hits: Tensor
-    confidences: Tensor
-
-    def __init__(self, num_classes: int, num_bins: int = 15, *, ignore_index: int = -100, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check_positive("num_classes", num_classes)
-        check_positive("num_bins", num_bins)
-        _add_bin_states(self, (num_classes, num_bins))
-        self.num_classes = num_classes
-        self.num_bins = num_bins
-        self.ignore_index = ignore_index
-
-    def update(self, logits: Tensor, target: Tensor) -> None:
-        """Count a batch: logits [N, C] and targets [N]."""
-        if logits.shape[1:] != (self.num_classes,):
-            raise ValueError(f"logits must be [N, {self.num_classes}]. Got shape {tuple(logits.shape)}.")
-        counts, hits, confidences = bin_confidences(
-            logits, target, self.num_bins, by_class=True, ignore_index=self.ignore_index
-        )
-        self.counts += counts
-        self.hits += hits
-        self.confidences += confidences
-
-    def compute(self) -> Tensor:
-        """The class-balanced expected calibration error so far: a scalar, NaN without samples."""
-        return calibration_error(*balanced_bins(self.counts, self.hits, self.confidences))
-
-    def reliability(self) -> Reliability:
-        """The class-balanced reliability diagram's rows so far. Like ``compute``, to be called by all processes."""
-        with synced(self):
-            return reliability(*balanced_bins(self.counts, self.hits, self.confidences))
-
-    def missing_classes(self) -> Tensor:
-        """Indices of classes without samples so far. Like ``compute``, to be called by all processes."""
-        with synced(self):
-            return classes_without_samples(self.counts.sum(dim=1))
+    return balanced_calibration_error_from_counts(
+        *bin_confidences(logits, target, num_bins, by_class=True, ignore_index=ignore_index)
+    )
 
 
-def _top_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """[N] the largest softmax probability and [N] its class."""
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    top, predicted = wide.max(dim=1)
-    confidence = (top - wide.logsumexp(dim=1)).exp()
-    if confidence.isnan().any():
-        raise ValueError("the largest logit of a sample must be finite, or it has no confidence. Got infinity.")
-    return confidence, predicted
+def balanced_calibration_error_from_counts(hits: Tensor, counts: Tensor, confidences: Tensor) -> Tensor:
+    """``balanced_calibration_error`` of what ``bin_confidences`` counted by class: three [C, B].
 
-
-def _add_bin_states(metric: Metric, shape: tuple[int, ...]) -> None:
-    for name, dtype in (("counts", torch.int64), ("hits", torch.int64), ("confidences", torch.float64)):
-        metric.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+    >>> counts = torch.tensor([[0, 2], [0, 1]])
+    >>> hits, confidences = torch.tensor([[0, 2], [0, 0]]), torch.tensor([[0.0, 1.8], [0.0, 0.9]])
+    >>> round(balanced_calibration_error_from_counts(hits, counts, confidences.double()).item(), 6)
+    0.4
+    """
+    return calibration_error_from_counts(*balance_bins(hits, counts, confidences))

@@ -30,7 +30,7 @@ PROPENSITY_CONSTANTS = {
 """A and B of ``inverse_propensities`` for kinds of data sets (Jain et al., 2016, section 4)."""
 
 
-def propensity_scored_precision_at_k(predictions: Tensor, truth: Any, k: int, inverses: Tensor) -> Tensor:
+def propensity_scored_precision_at_k(predictions: Tensor, target: Any, k: int, inverses: Tensor) -> Tensor:
     """Precision that counts a rare label more, and is 1 for the best possible list.
 
     Formula:
@@ -38,7 +38,7 @@ def propensity_scored_precision_at_k(predictions: Tensor, truth: Any, k: int, in
 
     Args:
         predictions: [N, C] scores or [N, K] ranked labels.
-        truth: [N, C] zeros and ones, SciPy sparse or dense.
+        target: [N, C] zeros and ones, SciPy sparse or dense.
         k: the last place.
         inverses: [C] 1 / p, from ``inverse_propensities``.
 
@@ -46,23 +46,23 @@ def propensity_scored_precision_at_k(predictions: Tensor, truth: Any, k: int, in
         [k] float64, at the places 1..k; NaN where no label is true.
 
     Use when:
-        Labels are missing in the truth, rare ones more often, or rare labels are worth more.
+        Labels are missing in the target, rare ones more often, or rare labels are worth more.
     Avoid when:
         The propensities have nothing to do with how labels were assigned.
     Equals:
         ``precision_at_k`` over that of the best list, where all propensities are equal.
 
-    >>> truth = torch.tensor([[1, 1, 0]])
-    >>> propensity_scored_precision_at_k(torch.tensor([[0, 1]]), truth, 2, torch.tensor([1.0, 4.0, 1.0])).tolist()
+    >>> target = torch.tensor([[1, 1, 0]])
+    >>> propensity_scored_precision_at_k(torch.tensor([[0, 1]]), target, 2, torch.tensor([1.0, 4.0, 1.0])).tolist()
     [0.25, 1.0]
 
     Reference:
         Jain et al. (2016), "Extreme multi-label loss functions", section 4; normalized as in the repository's tables.
     """
-    return mean_measure(propensity_scored_precision(inverses), predictions, truth, k)
+    return mean_measure(propensity_scored_precision(inverses), predictions, target, k)
 
 
-def propensity_scored_ndcg_at_k(predictions: Tensor, truth: Any, k: int, inverses: Tensor) -> Tensor:
+def propensity_scored_ndcg_at_k(predictions: Tensor, target: Any, k: int, inverses: Tensor) -> Tensor:
     """nDCG that counts a rare label more, and is 1 for the best possible list.
 
     Formula:
@@ -71,7 +71,7 @@ def propensity_scored_ndcg_at_k(predictions: Tensor, truth: Any, k: int, inverse
 
     Args:
         predictions: [N, C] scores or [N, K] ranked labels.
-        truth: [N, C] zeros and ones, SciPy sparse or dense.
+        target: [N, C] zeros and ones, SciPy sparse or dense.
         k: the last place.
         inverses: [C] 1 / p, from ``inverse_propensities``.
 
@@ -85,8 +85,8 @@ def propensity_scored_ndcg_at_k(predictions: Tensor, truth: Any, k: int, inverse
     Equals:
         ``propensity_scored_precision_at_k`` at place 1.
 
-    >>> truth = torch.tensor([[1, 1, 0]])
-    >>> propensity_scored_ndcg_at_k(torch.tensor([[0, 1]]), truth, 2, torch.tensor([1.0, 4.0, 1.0]))[0].item()
+    >>> target = torch.tensor([[1, 1, 0]])
+    >>> propensity_scored_ndcg_at_k(torch.tensor([[0, 1]]), target, 2, torch.tensor([1.0, 4.0, 1.0]))[0].item()
     0.25
 
     Deviates:
@@ -96,7 +96,7 @@ def propensity_scored_ndcg_at_k(predictions: Tensor, truth: Any, k: int, inverse
     Reference:
         Jain et al. (2016), "Extreme multi-label loss functions", section 4.
     """
-    return mean_measure(propensity_scored_ndcg(inverses), predictions, truth, k)
+    return mean_measure(propensity_scored_ndcg(inverses), predictions, target, k)
 
 
 def inverse_propensities(prior: ClassPrior, a: float = 0.55, b: float = 1.5) -> Tensor:
@@ -138,20 +138,17 @@ def propensity_scored_precision(inverses: Tensor) -> Measure:
     >>> metric(torch.tensor([[0.9, 0.1]]), torch.tensor([[1, 1]])).item()
     0.25
     """
-    return partial(_scored_precision, _checked_inverses(inverses))
+    return partial(_scored_precision, _check_inverses(inverses))
 
 
 def propensity_scored_ndcg(inverses: Tensor) -> Measure:
-    """The measure of ``propensity_scored_ndcg_at_k``, for ``RetrievalMetric``.
-
-    Args:
-        inverses: [C] 1 / p, from ``inverse_propensities``.
+    """The measure of ``propensity_scored_ndcg_at_k`` with ``inverses`` [C], for ``RetrievalMetric``.
 
     >>> metric = RetrievalMetric(propensity_scored_ndcg(torch.tensor([1.0, 4.0])), k=1)
     >>> metric(torch.tensor([[0.9, 0.1]]), torch.tensor([[1, 1]])).item()
     0.25
     """
-    return partial(_scored_ndcg, _checked_inverses(inverses))
+    return partial(_scored_ndcg, _check_inverses(inverses))
 
 
 def _scored_precision(inverses: Tensor, ranking: Ranking) -> tuple[Tensor, Tensor]:
@@ -181,7 +178,7 @@ def _scores(inverses: Tensor, ranking: Ranking) -> tuple[Tensor, Tensor]:
     return found, best
 
 
-def _checked_inverses(inverses: Tensor) -> Tensor:
+def _check_inverses(inverses: Tensor) -> Tensor:
     wide = inverses.detach().double()
     if inverses.ndim != 1 or not bool((wide.isfinite() & (wide >= 0)).all()):
         raise ValueError("inverse propensities must be a vector of finite numbers of at least 0.")

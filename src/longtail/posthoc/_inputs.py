@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longtail._core.checks import as_tensor
+from longtail._core.numerics import widen
 from longtail.prior import ClassPrior
 
 __all__ = [
-    "weights_of_classes",
+    "share_out",
     "sample_counts",
     "logit_shift",
     "log_prior",
@@ -21,11 +24,9 @@ __all__ = [
     "prior_probabilities",
     "check_strength",
     "as_scores",
-    "as_labels",
+    "as_target",
     "as_embeddings",
     "as_class_indices",
-    "as_tensor",
-    "widen",
     "check_logits",
 ]
 
@@ -43,33 +44,44 @@ PriorLike = ClassPrior | Tensor | FloatArray
 """Class counts, or [C] probabilities."""
 
 
-def weights_of_classes(index: Tensor, count: Tensor, target: Tensor) -> Tensor:
-    """[N] float64 that sum to 1: each class that occurs has its share of the target, divided among its samples."""
-    target = target.to(index.device)
-    sizes = torch.zeros_like(target).index_add_(0, index, count)
+def share_out(probs: Tensor, index: Tensor, count: Tensor) -> Tensor:
+    """[N] float64 that sum to 1: each class that occurs has its probability, divided among its samples."""
+    probs = probs.to(index.device)
+    sizes = torch.zeros_like(probs).index_add_(0, index, count)
     present = sizes > 0
     if not present.any():
         raise ValueError("there must be at least one labeled sample with a weight. Got none.")
-    share = torch.where(present, target, 0.0)
+    share = torch.where(present, probs, 0.0)
     return (share / share.sum() / sizes)[index] * count
 
 
-def sample_counts(weights: Tensor | FloatArray | None, index: Tensor) -> Tensor:
+def sample_counts(sample_weight: Tensor | FloatArray | None, index: Tensor) -> Tensor:
     """[N] float64, how much each sample counts; 1 where nothing is said."""
-    if weights is None:
+    if sample_weight is None:
         return torch.ones(len(index), dtype=torch.float64, device=index.device)
-    count = as_tensor(weights).to(index.device, torch.float64)
+    count = as_tensor(sample_weight).to(index.device, torch.float64)
     if count.shape != index.shape or not bool((torch.isfinite(count) & (count >= 0)).all()):
-        raise ValueError(f"sample weights must be [{len(index)}] finite numbers of at least 0. Got {weights!r}.")
+        raise ValueError(f"sample_weight must be [{len(index)}] finite numbers of at least 0. Got {sample_weight!r}.")
     return count
 
 
-def logit_shift(prior: PriorLike, tau: float, target_prior: PriorLike | None, num_classes: int) -> Tensor:
-    """[C] float64, what to add to the logits."""
+def logit_shift(
+    prior: PriorLike,
+    tau: float,
+    target_prior: PriorLike | None,
+    num_classes: int,
+    largest: float = sys.float_info.max,
+) -> Tensor:
+    """[C] float64, what to add to logits of up to ``largest``; -inf for a class of target probability 0."""
     log_probs = log_prior(prior, num_classes)
-    target = target_probabilities(target_prior, num_classes)
-    # At tau = 0 even a target of 0 changes nothing, where 0 * -inf would be NaN.
-    return tau * (target.log() - log_probs) if check_strength(tau) > 0 else torch.zeros_like(log_probs)
+    wanted = target_probabilities(target_prior, num_classes)
+    if check_strength(tau) == 0:
+        return torch.zeros_like(log_probs)  # even for a target of 0, where 0 * -inf would be NaN
+    shift = tau * (wanted.log() - log_probs)
+    most = float(shift[wanted > 0].abs().max())
+    if not most <= largest:
+        raise ValueError(f"tau={tau:g} shifts logits by {most:g}, and their dtype ends at {largest:g}; choose less.")
+    return shift
 
 
 def log_prior(prior: PriorLike, num_classes: int) -> Tensor:
@@ -104,6 +116,7 @@ def prior_probabilities(prior: PriorLike, num_classes: int, name: str) -> Tensor
 
 
 def check_strength(tau: float) -> float:
+    """Tau, if it is a finite number of at least 0."""
     if not (math.isfinite(tau) and tau >= 0):
         raise ValueError(f"tau must be a finite number of at least 0. Got {tau}.")
     return float(tau)
@@ -118,8 +131,9 @@ def as_scores(logits: Scores) -> Tensor:
     return widen(scores)
 
 
-def as_labels(labels: Labels, scores: Tensor) -> Tensor:
-    return as_class_indices(labels, scores, scores.shape[1])
+def as_target(target: Labels, scores: Tensor) -> Tensor:
+    """[N] int64, checked."""
+    return as_class_indices(target, scores, scores.shape[1], "target")
 
 
 def as_embeddings(values: Scores, name: str) -> Tensor:
@@ -132,31 +146,21 @@ def as_embeddings(values: Scores, name: str) -> Tensor:
     return widen(points)
 
 
-def as_class_indices(labels: Labels, points: Tensor, num_classes: int | None = None) -> Tensor:
+def as_class_indices(labels: Labels, points: Tensor, num_classes: int | None = None, name: str = "labels") -> Tensor:
+    """[N] int64, one class index for each point, checked."""
     index = as_tensor(labels).to(points.device)
     if index.shape != points.shape[:1] or index.is_floating_point() or index.dtype == torch.bool:
-        raise ValueError(f"labels must be [{len(points)}] class indices. Got {index.dtype} {tuple(index.shape)}.")
+        raise ValueError(f"{name} must be [{len(points)}] class indices. Got {index.dtype} {tuple(index.shape)}.")
     index = index.long()
     low, high = (int(index.min()), int(index.max())) if len(index) else (0, 0)
     if low < 0 or (num_classes is not None and high >= num_classes):
         wanted = "at least 0" if num_classes is None else f"in 0..{num_classes - 1}"
-        raise ValueError(f"labels must be {wanted}. Got {low if low < 0 else high}.")
+        raise ValueError(f"{name} must be {wanted}. Got {low if low < 0 else high}.")
     return index
 
 
-def as_tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.ascontiguousarray(values)
-    # A tensor may not share the memory of a read-only array.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def widen(scores: Tensor) -> Tensor:
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-
-
 def check_logits(logits: Tensor | FloatArray) -> None:
+    """Raise unless logits are floating-point and, where a look at them does not wait for a device, finite."""
     if isinstance(logits, Tensor):
         is_floating = logits.is_floating_point()
         # Elsewhere a look at the values would wait for the device.

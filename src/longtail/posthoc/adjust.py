@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from longtail.posthoc._inputs import FloatArray, PriorLike, check_logits, logit_shift
@@ -64,9 +65,10 @@ def adjust_logits(
     """
     if isinstance(logits, Tensor):
         check_logits(logits)
-        shift = logit_shift(prior, tau, target_prior, logits.shape[-1])
+        shift = logit_shift(prior, tau, target_prior, logits.shape[-1], torch.finfo(logits.dtype).max)
         return logits + shift.to(logits)
     array = np.asarray(logits)
     check_logits(array)
-    array_shift: FloatArray = logit_shift(prior, tau, target_prior, array.shape[-1]).numpy()
+    largest = float(np.finfo(array.dtype).max)
+    array_shift: FloatArray = logit_shift(prior, tau, target_prior, array.shape[-1], largest).numpy()
     return array + array_shift.astype(array.dtype)

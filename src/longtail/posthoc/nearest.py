@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from longtail._core.checks import as_tensor
 from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks
-from longtail.posthoc._inputs import Labels, Scores, as_class_indices, as_embeddings, as_tensor
+from longtail.posthoc._inputs import Labels, Scores, as_class_indices, as_embeddings
 
 __all__ = ["class_means", "nearest_mean", "nearest_neighbors"]
 
@@ -105,7 +106,7 @@ def nearest_neighbors(
         raise ValueError(f"train_embeddings must be [M, {points.shape[1]}]. Got {tuple(known.shape)}.")
     if not 1 <= num_neighbors <= len(known):
         raise ValueError(f"num_neighbors must be in 1..{len(known)}, the training samples. Got {num_neighbors}.")
-    index = as_class_indices(train_labels, known)
+    index = as_class_indices(train_labels, known, name="train_labels")
     classes = index.to(points.device)[_nearest(points, known.to(points), num_neighbors)]
     votes = torch.zeros_like(classes)
     for neighbor in range(num_neighbors):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from longtail._core.numerics import widen
 from longtail.posthoc._inputs import check_strength
 from longtail.prior import ClassPrior
 
 __all__ = ["normalize_weights", "normalize_weights_by_prior"]
 
 
-def normalize_weights(weight: Tensor, prior: ClassPrior, tau: float = 1.0) -> Tensor:
+def normalize_weights(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0) -> Tensor:
     """Post-hoc weight normalization: class vectors of large norm, which frequent classes tend to have, are shortened.
 
     Formula:
         w[y] / ||w[y]||^tau
 
     Args:
-        weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
+        linear_weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
         prior: the class counts; only their number matters.
         tau: strength; 1 gives every class a vector of length 1.
 
@@ -40,20 +41,21 @@ def normalize_weights(weight: Tensor, prior: ClassPrior, tau: float = 1.0) -> Te
         Menon et al., "Long-tail learning via logit adjustment", eq. (3); Kang et al. (2020), "Decoupling
         representation and classifier for long-tailed recognition", section 4, "tau-normalized classifier".
     """
-    _check_weight(weight, prior)
-    norms = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
+    _check_weight(linear_weight, prior)
+    wide = widen(linear_weight)  # lengths in float16 end at 65,504
+    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
     divisors = torch.where(norms > 0, norms, torch.ones_like(norms)) ** check_strength(tau)
-    return weight / divisors
+    return (wide / divisors).to(linear_weight.dtype)
 
 
-def normalize_weights_by_prior(weight: Tensor, prior: ClassPrior, tau: float = 1.0) -> Tensor:
+def normalize_weights_by_prior(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0) -> Tensor:
     """Post-hoc weight normalization by class frequency: class vectors of rare classes are lengthened.
 
     Formula:
         w[y] / pi[y]^tau
 
     Args:
-        weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
+        linear_weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
         prior: the class counts; every class needs samples or smoothing.
         tau: strength.
 
@@ -75,12 +77,14 @@ def normalize_weights_by_prior(weight: Tensor, prior: ClassPrior, tau: float = 1
         Menon et al., "Long-tail learning via logit adjustment", eq. (3) and section 4.2; Kim & Kim (2019), "Adjusting
         decision boundary for class imbalanced learning"; Ye et al. (2020).
     """
-    _check_weight(weight, prior)
-    return weight * torch.exp(-check_strength(tau) * prior.log_probs).to(weight)[:, None]
+    _check_weight(linear_weight, prior)
+    wide = widen(linear_weight)
+    factors = torch.exp(-check_strength(tau) * prior.log_probs).to(wide)
+    return (wide * factors[:, None]).to(linear_weight.dtype)
 
 
 def _check_weight(weight: Tensor, prior: ClassPrior) -> None:
     if weight.ndim != 2 or not weight.is_floating_point():
-        raise ValueError(f"weight must be floating-point [C, D]. Got {weight.dtype} {tuple(weight.shape)}.")
+        raise ValueError(f"linear_weight must be floating-point [C, D]. Got {weight.dtype} {tuple(weight.shape)}.")
     if len(weight) != prior.num_classes:
-        raise ValueError(f"prior is for {prior.num_classes} classes, but weight has {len(weight)} rows.")
+        raise ValueError(f"prior is for {prior.num_classes} classes, but linear_weight has {len(weight)} rows.")

@@ -1,25 +1,22 @@
-"""What a choice after training can be made by: balanced error, log-loss and calibration."""
+"""What a choice after training can be made by: each sample's share of balanced error, log loss or calibration error.
+
+The sums are values of ``longtail.metrics``; their parts say how certain a sum is.
+"""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.posthoc._inputs import (
-    Labels,
-    Scores,
-    as_labels,
-    as_tensor,
-    sample_counts,
-    target_probabilities,
-    weights_of_classes,
-    widen,
-)
+from longtail._core.checks import as_tensor
+from longtail._core.numerics import widen
+from longtail._core.predictions import check_not_nan, find_bins, find_hits, rate_confidence
+from longtail.posthoc._inputs import Labels, Scores, as_target, sample_counts, share_out, target_probabilities
 
-__all__ = ["balanced_error", "balanced_log_loss", "balanced_calibration_error"]
+__all__ = ["balanced_error_shares", "balanced_log_loss_shares", "balanced_calibration_error_shares"]
 
 
-def balanced_error(logits: Scores, labels: Labels, weights: Tensor | None = None) -> Tensor:
+def balanced_error_shares(logits: Scores, target: Labels, sample_weight: Tensor | None = None) -> Tensor:
     """Each sample's share of the balanced error, the mean of the classes' error rates.
 
     Formula:
@@ -27,23 +24,23 @@ def balanced_error(logits: Scores, labels: Labels, weights: Tensor | None = None
 
     Args:
         logits: [N, C], any scores whose largest is the prediction.
-        labels: [N] class indices.
-        weights: [N] that sum to 1; None: every class that occurs counts the same.
+        target: [N] class indices.
+        sample_weight: [N] that sums to 1; None: every class that occurs counts the same.
 
     Returns:
-        [N] float64; the sum is the balanced error.
+        [N] float64; the sum is ``longtail.metrics.balanced_error``.
 
-    >>> balanced_error(torch.tensor([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0, 1])).sum()
+    >>> balanced_error_shares(torch.tensor([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0, 1])).sum()
     tensor(0.5000, dtype=torch.float64)
 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (2).
     """
-    scores, index, shares = _objective_inputs(logits, labels, weights)
-    return shares * (scores.argmax(dim=1) != index)
+    scores, index, shares = _objective_inputs(logits, target, sample_weight)
+    return shares * ~find_hits(scores, index)
 
 
-def balanced_log_loss(logits: Scores, labels: Labels, weights: Tensor | None = None) -> Tensor:
+def balanced_log_loss_shares(logits: Scores, target: Labels, sample_weight: Tensor | None = None) -> Tensor:
     """Each sample's share of the balanced log loss, the mean of the classes' cross-entropies.
 
     Smooth in the logits, so a holdout says more about it than about the error; but it asks for calibrated
@@ -51,24 +48,24 @@ def balanced_log_loss(logits: Scores, labels: Labels, weights: Tensor | None = N
 
     Args:
         logits: [N, C].
-        labels: [N] class indices.
-        weights: [N] that sum to 1; None: every class that occurs counts the same.
+        target: [N] class indices.
+        sample_weight: [N] that sums to 1; None: every class that occurs counts the same.
 
     Returns:
         [N] float64; the sum is the balanced log loss.
 
-    >>> balanced_log_loss(torch.zeros(3, 2), torch.tensor([0, 0, 1])).sum().exp().round()
+    >>> balanced_log_loss_shares(torch.zeros(3, 2), torch.tensor([0, 0, 1])).sum().exp().round()
     tensor(2., dtype=torch.float64)
 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", section 4.1, names it for the choice of tau.
     """
-    scores, index, shares = _objective_inputs(logits, labels, weights)
+    scores, index, shares = _objective_inputs(logits, target, sample_weight)
     return shares * F.cross_entropy(scores, index, reduction="none").double()
 
 
-def balanced_calibration_error(
-    logits: Scores, labels: Labels, weights: Tensor | None = None, bins: int = 15
+def balanced_calibration_error_shares(
+    logits: Scores, target: Labels, sample_weight: Tensor | None = None, num_bins: int = 15
 ) -> Tensor:
     """Each sample's share of the expected calibration error on balanced classes.
 
@@ -77,15 +74,15 @@ def balanced_calibration_error(
 
     Args:
         logits: [N, C].
-        labels: [N] class indices.
-        weights: [N] that sum to 1; None: every class that occurs counts the same.
-        bins: number of bins in [0, 1].
+        target: [N] class indices.
+        sample_weight: [N] that sums to 1; None: every class that occurs counts the same.
+        num_bins: number of bins in [0, 1].
 
     Returns:
-        [N] float64; the sum is the calibration error. A share is negative where the sample's own gap is against
-        that of its bin.
+        [N] float64; the sum is ``longtail.metrics.balanced_calibration_error``. A share is negative where the
+        sample's own gap is against that of its bin.
 
-    >>> balanced_calibration_error(torch.zeros(2, 2), torch.tensor([0, 1])).sum()
+    >>> balanced_calibration_error_shares(torch.zeros(2, 2), torch.tensor([0, 1])).sum()
     tensor(0., dtype=torch.float64)
 
     Deviates:
@@ -95,22 +92,22 @@ def balanced_calibration_error(
         Guo et al. (2017), "On calibration of modern neural networks", eq. (3); Menon et al., section 4.1, names it
         for the choice of tau.
     """
-    if bins < 1:
-        raise ValueError(f"balanced_calibration_error: bins must be at least 1. Got {bins}.")
-    scores, index, shares = _objective_inputs(logits, labels, weights)
-    confidence, predicted = scores.softmax(dim=1).max(dim=1)
+    scores, index, shares = _objective_inputs(logits, target, sample_weight)
+    confidence, predicted = rate_confidence(scores)
+    bins = find_bins(confidence, num_bins)
     gaps = shares * (confidence.double() - (predicted == index).double())
-    bin_of = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    gap_of_bin = gaps.new_zeros(bins).index_add_(0, bin_of, gaps)
-    return gaps * gap_of_bin.sign()[bin_of]
+    gap_of_bin = gaps.new_zeros(num_bins).index_add_(0, bins, gaps)
+    return gaps * gap_of_bin.sign()[bins]
 
 
-def _objective_inputs(logits: Scores, labels: Labels, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _objective_inputs(logits: Scores, target: Labels, sample_weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of at least float32, class indices, and what each sample weighs."""
     scores = as_tensor(logits)
     if scores.ndim != 2 or not scores.is_floating_point():
         raise ValueError(f"logits must be floating-point [N, C]. Got {scores.dtype} {tuple(scores.shape)}.")
-    index = as_labels(labels, scores)
-    if weights is not None:
-        return widen(scores), index, weights
+    check_not_nan(scores)
+    index = as_target(target, scores)
+    if sample_weight is not None:
+        return widen(scores), index, sample_weight
     uniform = target_probabilities(None, scores.shape[1])
-    return widen(scores), index, weights_of_classes(index, sample_counts(None, index), uniform)
+    return widen(scores), index, share_out(uniform, index, sample_counts(None, index))

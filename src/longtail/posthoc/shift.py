@@ -13,8 +13,8 @@ from longtail.posthoc._inputs import (
     Labels,
     PriorLike,
     Scores,
-    as_labels,
     as_scores,
+    as_target,
     log_prior,
     prior_probabilities,
     sample_counts,
@@ -23,24 +23,27 @@ from longtail.posthoc._inputs import (
 __all__ = ["temperature_scale", "PriorEstimate", "estimate_target_prior"]
 
 
+_LARGEST_LOG_BETA = math.log(1e3)
+
+
 def temperature_scale(
-    logits: Scores, labels: Labels, weights: Tensor | FloatArray | None = None, label_smoothing: float = 0.0
+    logits: Scores, target: Labels, sample_weight: Tensor | FloatArray | None = None, label_smoothing: float = 0.0
 ) -> float:
-    """The temperature that makes ``logits / temperature`` fit held-out labels best.
+    """The temperature that makes ``logits / temperature`` fit held-out samples best.
 
     Formula:
         argmin_T sum_i w[i] * -log softmax(f[i] / T)[y[i]]
 
     Args:
         logits: [N, C] of the model, not adjusted: the temperature comes before the adjustment.
-        labels: [N] class indices, with the label distribution of the training data.
-        weights: [N] how much each sample counts; None is 1.
-        label_smoothing: in [0, 1), mixes the labels with the uniform distribution. About 1 / N keeps the
+        target: [N] class indices, with the label distribution of the training data.
+        sample_weight: [N] how much each sample counts; None is 1.
+        label_smoothing: in [0, 1), mixes the target with the uniform distribution. About 1 / N keeps the
             probabilities of separable samples within what N samples can say.
 
     Returns:
         The temperature, > 0; above 1 for an overconfident model. It is kept within a factor 1,000 of the logits' own
-        spread, where labels that are always, or never, right would drive it to 0 or infinity.
+        spread, where targets that are always, or never, right would drive it to 0 or infinity.
 
     Use when:
         The model is overconfident and probabilities matter; or before ``adjust_logits`` with tau = 1.
@@ -60,8 +63,8 @@ def temperature_scale(
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"temperature_scale: label_smoothing must be in [0, 1). Got {label_smoothing}.")
     scores = as_scores(logits).double()
-    index = as_labels(labels, scores)
-    count = sample_counts(weights, index)
+    index = as_target(target, scores)
+    count = sample_counts(sample_weight, index)
     if not count.any():
         raise ValueError("temperature_scale: there must be at least one sample with a weight. Got none.")
     share = count / count.sum()
@@ -143,19 +146,14 @@ def estimate_target_prior(
 
 def _inverse_temperature(scaled: Tensor, share: Tensor, wanted: float) -> float:
     """The beta at which the softmax of beta * scaled expects the score wanted: the root of a rising function."""
-    low, high = 1e-3, 1e3
-    beta = 1.0
-    for _ in range(100):
-        probs = (beta * scaled).softmax(dim=1)
-        means = (probs * scaled).sum(dim=1)
-        slope = float(share @ ((probs * scaled.square()).sum(dim=1) - means.square()))
-        gap = float(share @ means) - wanted
-        low, high = (beta, high) if gap < 0 else (low, beta)
-        # Newton's step where it stays in the bracket, else the bracket's middle on the scale of logarithms.
-        newton = beta - gap / slope if slope > 0 else math.inf
-        updated = newton if low < newton < high else math.sqrt(low * high)
-        # For separable samples the gap falls below rounding long before beta reaches its bound.
-        if abs(gap) <= 1e-15 or abs(updated - beta) <= 1e-12 * beta:
-            break
-        beta = updated
-    return beta
+    from scipy.optimize import brentq  # loads for half a second, where all else here is there at once
+
+    def excess(log_beta: float) -> float:
+        probs = (math.exp(log_beta) * scaled).softmax(dim=1)
+        # For separable samples the gap reaches 0 by rounding alone: the root is where it comes this near.
+        return float(share @ (probs * scaled).sum(dim=1)) - wanted + 1e-15
+
+    low, high = -_LARGEST_LOG_BETA, _LARGEST_LOG_BETA
+    if excess(low) >= 0:
+        return math.exp(low)
+    return math.exp(high if excess(high) <= 0 else brentq(excess, low, high, xtol=1e-13, rtol=1e-13))

@@ -9,26 +9,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail._core.checks import as_tensor
 from longtail.posthoc._inputs import (
     FloatArray,
     Labels,
     PriorLike,
     Scores,
-    as_labels,
     as_scores,
-    as_tensor,
+    as_target,
     logit_shift,
     sample_counts,
+    share_out,
     target_probabilities,
-    weights_of_classes,
 )
-from longtail.posthoc.objectives import balanced_error
+from longtail.posthoc.objectives import balanced_error_shares
 
-__all__ = ["TauSearch", "tune_tau", "cross_validated_tau"]
+__all__ = ["TauSearch", "tune_tau", "cross_validate_tau"]
 
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""logits [N, C], labels [N], weights [N] that sum to 1 -> [N], each sample's share of a score to minimize."""
+"""logits [N, C], target [N], sample_weight [N] that sums to 1 -> [N], each sample's share of a score to minimize."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,10 +51,10 @@ class TauSearch:
 
 def tune_tau(
     logits: Scores,
-    labels: Labels,
+    target: Labels,
     prior: PriorLike,
     taus: Sequence[float] | Tensor | FloatArray | None = None,
-    objective: Objective = balanced_error,
+    objective: Objective = balanced_error_shares,
     target_prior: PriorLike | None = None,
     sample_weight: Tensor | FloatArray | None = None,
 ) -> TauSearch:
@@ -72,11 +72,11 @@ def tune_tau(
 
     Args:
         logits: [N, C] of the model, not adjusted.
-        labels: [N] class indices.
+        target: [N] class indices.
         prior: the prior of the model's training data.
         taus: what to try; default: 0 to 3 by 0.05. If the interval ends where these end, try further.
-        objective: what to minimize: ``balanced_error``, ``balanced_log_loss``, ``balanced_calibration_error`` or a
-            function of (logits, labels, weights) like these.
+        objective: what to minimize: ``balanced_error_shares``, ``balanced_log_loss_shares``,
+            ``balanced_calibration_error_shares`` or a function of (logits, target, sample_weight) like these.
         target_prior: the prior to predict for; None is uniform.
         sample_weight: [N] how many samples each one stands for; None is 1.
 
@@ -93,50 +93,50 @@ def tune_tau(
         Menon et al., "Long-tail learning via logit adjustment", section 4.1 and figure 3.
     """
     weights = None if sample_weight is None else [sample_weight]
-    return cross_validated_tau([(logits, labels, prior)], taus, objective, target_prior, weights)
+    return cross_validate_tau([(logits, target, prior)], taus, objective, target_prior, weights)
 
 
-def cross_validated_tau(
+def cross_validate_tau(
     folds: Sequence[tuple[Scores, Labels, PriorLike]],
     taus: Sequence[float] | Tensor | FloatArray | None = None,
-    objective: Objective = balanced_error,
+    objective: Objective = balanced_error_shares,
     target_prior: PriorLike | None = None,
-    sample_weights: Sequence[Tensor | FloatArray] | None = None,
+    sample_weight: Sequence[Tensor | FloatArray] | None = None,
 ) -> TauSearch:
     """``tune_tau`` on the held-out parts of a cross-validation, pooled.
 
     Pooling before scoring lets a class with fewer samples than folds count as in one holdout.
 
     Args:
-        folds: (logits [N, C], labels [N], prior) of each held-out part, where the prior is that of the part which the
+        folds: (logits [N, C], target [N], prior) of each held-out part, where the prior is that of the part which the
             fold's model was trained on.
         taus: what to try; default: 0 to 3 by 0.05.
         objective: what to minimize.
         target_prior: the prior to predict for; None is uniform.
-        sample_weights: for each fold [N]; None is 1.
+        sample_weight: for each fold [N]; None is 1.
 
     Returns:
         As ``tune_tau``.
 
     >>> prior = ClassPrior.from_counts([90, 10])
     >>> fold = (torch.tensor([[2.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]), prior)
-    >>> cross_validated_tau([fold, fold], taus=[0.0, 0.7, 1.0]).scores
+    >>> cross_validate_tau([fold, fold], taus=[0.0, 0.7, 1.0]).scores
     tensor([0.5000, 0.0000, 0.5000], dtype=torch.float64)
     """
     if not folds:
-        raise ValueError("cross_validated_tau: there must be at least one fold. Got none.")
+        raise ValueError("cross_validate_tau: there must be at least one fold. Got none.")
     grid = _tau_grid(taus)
     num_classes = as_tensor(folds[0][0]).shape[-1]
-    target = target_probabilities(target_prior, num_classes)
-    parts = _held_out_parts(folds, sample_weights, target)
+    wanted = target_probabilities(target_prior, num_classes)
+    parts = _held_out_parts(folds, sample_weight, wanted)
     index, count = torch.cat([part.index for part in parts]), torch.cat([part.count for part in parts])
-    weights = weights_of_classes(index, count, target)
+    weights = share_out(wanted, index, count)
 
     shares: list[Tensor] = []
     for tau in grid.tolist():
-        adjusted = [part.scores + logit_shift(part.prior, tau, target, num_classes).to(part.scores) for part in parts]
-        shares.append(_checked_shares(objective(torch.cat(adjusted), index, weights), len(index)))
-    return _choose(grid, shares, index.cpu(), count.cpu(), weights.cpu(), target)
+        adjusted = torch.cat([_adjust(part, tau, wanted) for part in parts])
+        shares.append(_check_shares(objective(adjusted, index, weights), len(index)))
+    return _choose(grid, shares, index.cpu(), count.cpu(), weights.cpu(), wanted)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,26 +151,31 @@ class _HeldOut:
 
 def _held_out_parts(
     folds: Sequence[tuple[Scores, Labels, PriorLike]],
-    sample_weights: Sequence[Tensor | FloatArray] | None,
-    target: Tensor,
+    sample_weight: Sequence[Tensor | FloatArray] | None,
+    wanted: Tensor,
 ) -> list[_HeldOut]:
-    if sample_weights is not None and len(sample_weights) != len(folds):
-        raise ValueError(f"sample_weights must be one vector a fold, {len(folds)}. Got {len(sample_weights)}.")
+    if sample_weight is not None and len(sample_weight) != len(folds):
+        raise ValueError(f"sample_weight must be one vector per fold, {len(folds)}. Got {len(sample_weight)}.")
     parts = []
-    for position, (logits, labels, prior) in enumerate(folds):
+    for position, (logits, target, prior) in enumerate(folds):
         scores = as_scores(logits)
-        if scores.shape[1] != len(target):
-            raise ValueError(f"folds must have the same classes. Got {len(target)} and {scores.shape[1]}.")
-        index = as_labels(labels, scores)
-        count = sample_counts(None if sample_weights is None else sample_weights[position], index)
+        if scores.shape[1] != len(wanted):
+            raise ValueError(f"folds must have the same classes. Got {len(wanted)} and {scores.shape[1]}.")
+        index = as_target(target, scores)
+        count = sample_counts(None if sample_weight is None else sample_weight[position], index)
         # Samples that do not count would bring 0 * inf.
-        kept = (count > 0) & (target.to(index.device)[index] > 0)
+        kept = (count > 0) & (wanted.to(index.device)[index] > 0)
         parts.append(_HeldOut(scores[kept], index[kept], count[kept], prior))
     return parts
 
 
+def _adjust(part: _HeldOut, tau: float, wanted: Tensor) -> Tensor:
+    largest = torch.finfo(part.scores.dtype).max
+    return part.scores + logit_shift(part.prior, tau, wanted, len(wanted), largest).to(part.scores)
+
+
 def _choose(
-    taus: Tensor, shares: list[Tensor], index: Tensor, count: Tensor, weights: Tensor, target: Tensor
+    taus: Tensor, shares: list[Tensor], index: Tensor, count: Tensor, weights: Tensor, wanted: Tensor
 ) -> TauSearch:
     scores = torch.stack([share.sum() for share in shares])
     excess = scores - scores.min()
@@ -179,14 +184,14 @@ def _choose(
     best = shares[int(torch.where(excess <= rounding, (taus - 1).abs(), math.inf).argmin())]
 
     def standard_errors(terms: list[Tensor]) -> Tensor:
-        return torch.stack([_standard_error(term / weights, index, count, target) for term in terms])
+        return torch.stack([_standard_error(term / weights, index, count, wanted) for term in terms])
 
     in_doubt = excess <= standard_errors([share - best for share in shares]) + rounding
     candidates = taus[in_doubt].tolist()
     ranked = sorted(
         (abs(tau - 1), score, tau) for tau, score in zip(candidates, scores[in_doubt].tolist(), strict=True)
     )
-    missing = (torch.bincount(index, minlength=len(target)) == 0) & (target > 0)
+    missing = (torch.bincount(index, minlength=len(wanted)) == 0) & (wanted > 0)
     return TauSearch(
         tau=ranked[0][-1],
         interval=(min(candidates), max(candidates)),
@@ -197,23 +202,23 @@ def _choose(
     )
 
 
-def _standard_error(values: Tensor, index: Tensor, count: Tensor, target: Tensor) -> Tensor:
-    """Of sum_y target[y] * (mean of the values of class y), where a sample stands for ``count`` samples."""
-    sizes = torch.zeros_like(target).index_add_(0, index, count)
+def _standard_error(values: Tensor, index: Tensor, count: Tensor, wanted: Tensor) -> Tensor:
+    """Of sum_y wanted[y] * (mean of the values of class y), where a sample stands for ``count`` samples."""
+    sizes = torch.zeros_like(wanted).index_add_(0, index, count)
     present, several = sizes > 0, sizes > 1
     if not several.any():
         return torch.tensor(math.inf, dtype=torch.float64)
     divisors = torch.where(present, sizes, 1.0)
-    means = torch.zeros_like(target).index_add_(0, index, count * values) / divisors
-    squares = torch.zeros_like(target).index_add_(0, index, count * (values - means[index]).square())
+    means = torch.zeros_like(wanted).index_add_(0, index, count * values) / divisors
+    squares = torch.zeros_like(wanted).index_add_(0, index, count * (values - means[index]).square())
     freedom = (sizes - 1).clamp_min(0)
     typical = (squares[several] / freedom[several]).mean()
     variances = (squares + typical) / (freedom + 1)
-    share = torch.where(present, target, 0.0)
+    share = torch.where(present, wanted, 0.0)
     return ((share / share.sum()).square() * variances / divisors).sum().sqrt()
 
 
-def _checked_shares(shares: Tensor, length: int) -> Tensor:
+def _check_shares(shares: Tensor, length: int) -> Tensor:
     if shares.shape != (length,):
         raise ValueError(
             f"objective must return [{length}], one share of the score for each sample. Got {tuple(shares.shape)}."

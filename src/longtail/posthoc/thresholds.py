@@ -1,4 +1,4 @@
-"""A threshold for each class, chosen on samples that the model was not trained on: what tau is to one label a sample.
+"""A threshold for each class, chosen on samples that the model was not trained on: the tau of multi-label data.
 
 A class is predicted where its score is at least its threshold. Any scores will do: probabilities, logits, distances.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._core.checks import check_indicator, score_matrix
-from longtail._core.label_curves import LabelCurve, label_curves
+from longtail._core.label_curves import LabelCurve, label_curves, pass_thresholds
 
 __all__ = ["Thresholds", "f1_thresholds", "precision_thresholds", "apply_thresholds"]
 
@@ -29,7 +29,7 @@ class Thresholds(NamedTuple):
 
 
 def f1_thresholds(
-    scores: Any, labels: Any, default: float = 0.5, min_positives: int = 1, min_f1: float = 0.0
+    scores: Any, target: Any, default: float = 0.5, min_positives: int = 1, min_f1: float = 0.0
 ) -> Thresholds:
     """For each class the threshold with the largest F1 on held-out samples.
 
@@ -38,7 +38,7 @@ def f1_thresholds(
 
     Args:
         scores: [N, C] of samples not trained on; a tensor or what ``torch.as_tensor`` takes.
-        labels: [N, C] of 0 and 1, or [N] class indices.
+        target: [N, C] of 0 and 1, or [N] class indices.
         default: threshold of classes with too few positives: 0.5 for probabilities, 0 for logits.
         min_positives: how many positives a class needs to be decided.
         min_f1: a class whose best F1 is lower gets its highest score as threshold instead. The best threshold of a
@@ -48,7 +48,7 @@ def f1_thresholds(
         Thresholds. Of equally good ones, the highest.
 
     Use when:
-        F1 of each class counts, whatever loss the scores come from; it is the strongest baseline for several labels.
+        F1 of each class counts, whatever loss the scores come from; it is the strongest multi-label baseline.
     Avoid when:
         There are no samples to hold out, or most classes have next to no positives among them.
     Equals:
@@ -71,11 +71,11 @@ def f1_thresholds(
         first = curve.is_cut.to(torch.uint8).argmax(dim=0)  # behind the highest score, and all that equal it
         return torch.where(best.values < min_f1, first, best.indices)
 
-    return _chosen(scores, labels, best_cut, default, min_positives)
+    return _choose_thresholds(scores, target, best_cut, default, min_positives)
 
 
 def precision_thresholds(
-    scores: Any, labels: Any, floor: float, default: float = 0.5, min_positives: int = 1
+    scores: Any, target: Any, floor: float, default: float = 0.5, min_positives: int = 1
 ) -> Thresholds:
     """For each class the threshold with the largest recall whose precision on held-out samples reaches a floor.
 
@@ -84,7 +84,7 @@ def precision_thresholds(
 
     Args:
         scores: [N, C] of samples not trained on.
-        labels: [N, C] of 0 and 1, or [N] class indices.
+        target: [N, C] of 0 and 1, or [N] class indices.
         floor: in (0, 1].
         default: threshold of classes with too few positives.
         min_positives: how many positives a class needs to be decided.
@@ -110,7 +110,7 @@ def precision_thresholds(
         reaches = curve.is_cut & (curve.hits / curve.ranks >= floor)
         return torch.where(reaches, curve.ranks, 0.0).argmax(dim=0) - (~reaches.any(dim=0)).long()
 
-    return _chosen(scores, labels, last_cut, default, min_positives)
+    return _choose_thresholds(scores, target, last_cut, default, min_positives)
 
 
 def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
@@ -119,17 +119,12 @@ def apply_thresholds(scores: Any, thresholds: Any) -> Tensor:
     >>> apply_thresholds(torch.tensor([[0.2, 0.2]]), torch.tensor([0.1, 0.3])).tolist()
     [[True, False]]
     """
-    scores = score_matrix(scores)
-    thresholds = torch.as_tensor(thresholds, device=scores.device)
-    if thresholds.ndim and thresholds.shape != scores.shape[1:]:
-        raise ValueError(f"thresholds must be [{scores.shape[1]}], one a class. Got {tuple(thresholds.shape)}.")
-    is_predicted: Tensor = scores >= thresholds
-    return is_predicted
+    return pass_thresholds(scores, thresholds)
 
 
-def _chosen(
+def _choose_thresholds(
     scores: Any,
-    labels: Any,
+    target: Any,
     cut_of: Callable[[LabelCurve, Tensor], Tensor],
     default: float,
     min_positives: int,
@@ -138,7 +133,7 @@ def _chosen(
     if min_positives < 1:
         raise ValueError(f"min_positives must be at least 1. Got {min_positives}.")
     scores = score_matrix(scores)
-    is_positive = check_indicator(scores, torch.as_tensor(labels, device=scores.device))
+    is_positive = check_indicator(scores, torch.as_tensor(target, device=scores.device))
     positives = is_positive.sum(dim=0).double()
     values = torch.full(positives.shape, default, dtype=scores.dtype, device=scores.device)
     f1 = torch.full_like(positives, torch.nan)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.data.formats.tables import ClassNumbers, Labels, Scores, read_class_numbers, read_labels
-from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy
+from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.shift import estimate_target_prior
 from longtail.posthoc.tau import tune_tau
@@ -197,8 +197,8 @@ def measure(predictions: IntArray, prior: ClassPrior, labels: IntArray | None) -
     return Measurement(
         shares,
         accuracy=int(hits.sum()) / int(counts.sum()),
-        balanced_accuracy=float(balanced_accuracy(hits, counts)),
-        group_accuracy={name: float(value) for name, value in group_accuracy(hits, counts, groups).items()},
+        balanced_accuracy=float(balanced_accuracy_from_counts(hits, counts)),
+        group_accuracy={name: float(v) for name, v in group_accuracy_from_counts(hits, counts, groups).items()},
     )
 
 

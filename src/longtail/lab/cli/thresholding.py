@@ -10,7 +10,12 @@ import numpy.typing as npt
 import torch
 
 from longtail.lab.data.formats.tables import Scores
-from longtail.metrics.multilabel import count_labels, exact_matches, macro_scores, micro_scores
+from longtail.metrics.multilabel import (
+    count_labels,
+    exact_match,
+    macro_scores_from_counts,
+    micro_scores_from_counts,
+)
 from longtail.posthoc.thresholds import Thresholds, apply_thresholds, f1_thresholds, precision_thresholds
 
 __all__ = ["LabelMeasurement", "check_options", "choose_thresholds", "measure_labels", "predict_labels", "truth_of"]
@@ -82,9 +87,9 @@ def measure_labels(predicted: BoolArray, truth: BoolArray | None) -> LabelMeasur
     counts = count_labels(*pair)
     return LabelMeasurement(
         labels_a_sample,
-        macro_f1=float(macro_scores(counts).f1),
-        micro_f1=float(micro_scores(counts).f1),
-        exact_match=int(exact_matches(*pair)) / len(truth),
+        macro_f1=float(macro_scores_from_counts(counts).f1),
+        micro_f1=float(micro_scores_from_counts(counts).f1),
+        exact_match=float(exact_match(*pair)),
     )
 
 

@@ -22,9 +22,14 @@ from longtail.lab.runs.folder import Predictions, Run
 from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.masking import count_bins
 from longtail.methods.table import METHODS
-from longtail.metrics.calibration import bin_confidences, calibration_error
-from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy, per_class_accuracy
-from longtail.metrics.multilabel import LabelCounts, LabelScores, count_labels, per_class_scores
+from longtail.metrics.calibration import bin_confidences, calibration_error_from_counts
+from longtail.metrics.classes import (
+    balanced_accuracy_from_counts,
+    count_hits,
+    group_accuracy_from_counts,
+    per_class_accuracy_from_counts,
+)
+from longtail.metrics.multilabel import LabelCounts, LabelScores, count_labels, per_class_scores_from_counts
 from longtail.posthoc.adjust import adjust_logits
 from longtail.prior import ClassPrior
 
@@ -185,7 +190,7 @@ def digest(run: Run) -> Digest:
     metrics = {
         "accuracy": float(hits.sum() / counts.sum()),
         **_class_metrics(hits, counts, labels),
-        "calibration_error": float(calibration_error(*bins)),
+        "calibration_error": float(calibration_error_from_counts(*bins)),
         "seconds": float(run.summary["seconds"]),
     }
     # These have logits of plain cross-entropy, which still hold the training prior.
@@ -323,13 +328,15 @@ class MethodResults:
     def class_accuracy(self) -> FloatArray:
         """[C] over the samples of all seeds; NaN for a class without test samples."""
         hits, counts = (sum(getattr(run, name) for run in self.runs) for name in ("hits", "counts"))
-        return per_class_accuracy(torch.from_numpy(hits), torch.from_numpy(counts)).numpy()
+        return per_class_accuracy_from_counts(torch.from_numpy(hits), torch.from_numpy(counts)).numpy()
 
     def label_scores(self) -> LabelScores:
         """Precision, recall and F1 [C] where a sample may have several labels, over the samples of all seeds."""
         predicted = sum(run.several.predicted for run in self.runs if run.several is not None)
         hits, counts = (sum(getattr(run, name) for run in self.runs) for name in ("hits", "counts"))
-        return per_class_scores(LabelCounts(*(torch.from_numpy(part) for part in (hits, predicted, counts))))
+        return per_class_scores_from_counts(
+            LabelCounts(*(torch.from_numpy(part) for part in (hits, predicted, counts)))
+        )
 
     def probabilities(self) -> IntArray:
         """[2, C, bins] histograms of probabilities, of negatives and positives, over the samples of all seeds."""
@@ -560,15 +567,15 @@ def _confidence_bins(scores: Tensor, target: Tensor) -> Bins:
 
 
 def _sum_bins(parts: Sequence[Bins]) -> Bins:
-    counts, hits, confidences = (torch.stack(values).sum(dim=0) for values in zip(*parts, strict=True))
-    return counts, hits, confidences
+    hits, counts, confidences = (torch.stack(values).sum(dim=0) for values in zip(*parts, strict=True))
+    return hits, counts, confidences
 
 
 def _class_metrics(hits: Tensor, counts: Tensor, labels: Labels) -> dict[str, float]:
     groups = {name: torch.from_numpy(classes) for name, classes in labels.groups.items()}
-    by_group = group_accuracy(hits, counts, groups)
+    by_group = group_accuracy_from_counts(hits, counts, groups)
     return {
-        "balanced_accuracy": float(balanced_accuracy(hits, counts)),
+        "balanced_accuracy": float(balanced_accuracy_from_counts(hits, counts)),
         **{name: float(value) for name, value in by_group.items()},
     }
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longtail.diagnostics import class_variances, intraclass_distances, variance_bounds, within_groups
+from longtail.diagnostics import class_variances, intraclass_distances, split_by_group, variance_bounds
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.losses.elm import probability_margin, pull
-from longtail.metrics.classes import balanced_accuracy, count_hits
+from longtail.metrics.classes import balanced_accuracy
 from longtail.posthoc.nearest import class_means, nearest_mean, nearest_neighbors
 from longtail.prior import ClassPrior
 
@@ -82,12 +82,12 @@ def digest_embeddings(data: Dataset, prior: ClassPrior) -> EmbeddingDigest:
         distances={
             scale: {
                 name: float(values.mean())
-                for name, values in within_groups(getattr(found, scale), test_labels, groups).items()
+                for name, values in split_by_group(getattr(found, scale), test_labels, groups).items()
             }
             for scale in SCALES
         },
         accuracy={
-            name: float(balanced_accuracy(*count_hits(classes, test_labels, data.num_classes)))
+            name: float(balanced_accuracy(classes, test_labels, data.num_classes))
             for name, classes in predicted.items()
         },
         variances=class_variances(train, train_labels, data.num_classes).numpy(),

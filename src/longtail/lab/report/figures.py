@@ -29,7 +29,7 @@ from longtail.lab.report.digest import (
 )
 from longtail.lab.report.embedded import NEIGHBORS, SCALES, map_to_plane
 from longtail.lab.report.words import class_name, clean, count, listed, percent, points, with_interval
-from longtail.metrics.calibration import reliability
+from longtail.metrics.calibration import reliability_from_counts
 
 __all__ = [
     "Figure",
@@ -354,7 +354,7 @@ def calibration(comparison: Comparison) -> Figure:
     errors = {}
     for series, method in _series(comparison):
         bins = method.bins()
-        confidence, accuracy, share = (values.numpy() for values in reliability(*bins))
+        confidence, accuracy, share = (values.numpy() for values in reliability_from_counts(*bins))
         used = share > 0
         traces.append(
             _trace(series)

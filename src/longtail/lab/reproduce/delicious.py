@@ -25,7 +25,7 @@ from longtail.lab.data.registry import tiny_imagenet_lt_features
 from longtail.lab.report.digest import Estimate, estimate
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.metrics.label_hits import count_label_hits, group_recall
+from longtail.metrics.label_hits import group_recall
 from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
 from longtail.metrics.retrieval import precision_at_k
 from longtail.prior import ClassPrior
@@ -123,7 +123,7 @@ def _sampling(scheme: Scheme, problem: Problem, num_negatives: int) -> dict[str,
 def measure(best: Tensor, truth: Any, prior: ClassPrior) -> dict[str, float]:
     """Percent: recall by slice, precision and propensity-scored precision of ranked labels."""
     groups = {"full": torch.arange(prior.num_classes), **prior.quantile_groups()}
-    recalls = group_recall(count_label_hits(best, truth, RECALL_PLACES), groups)
+    recalls = group_recall(best, truth, groups, RECALL_PLACES)
     places = max(PRECISION_PLACES)
     precisions = {
         "P": precision_at_k(best, truth, places),

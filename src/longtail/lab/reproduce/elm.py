@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.diagnostics import intraclass_distances, within_groups
+from longtail.diagnostics import intraclass_distances, split_by_group
 from longtail.lab.report.digest import Digest, Estimate, digest, estimate
 from longtail.lab.report.embedded import SCALES, map_to_plane
 from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
@@ -143,7 +143,7 @@ def reduce_run(run: Run) -> Result:
         strength=_elm_strength(run.summary["options"]) if run.method == "elm" else None,
         digest=reduced,
         prior=run.predictions.prior,
-        distances={scale: within_groups(getattr(found, scale), data.train.labels, groups) for scale in SCALES},
+        distances={scale: split_by_group(getattr(found, scale), data.train.labels, groups) for scale in SCALES},
     )
 
 

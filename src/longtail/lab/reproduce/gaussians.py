@@ -33,7 +33,7 @@ from longtail.lab.data.sets.builtin import gaussians
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.margins import Margins
-from longtail.metrics.classes import balanced_accuracy, count_hits
+from longtail.metrics.classes import balanced_accuracy
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.normalize import normalize_weights, normalize_weights_by_prior
 from longtail.prior import ClassPrior
@@ -143,7 +143,7 @@ def fit_affine(inputs: Tensor, labels: Tensor, loss_margins: Margins) -> Tensor:
 
 def balanced_error(logits: Tensor, labels: Tensor) -> float:
     """The mean over both classes of the share of their samples that the larger logit gets wrong."""
-    return 1 - float(balanced_accuracy(*count_hits(logits, labels, num_classes=2)))
+    return 1 - float(balanced_accuracy(logits, labels))
 
 
 def summarize(trials: list[Trial]) -> Summary:

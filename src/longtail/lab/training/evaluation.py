@@ -14,8 +14,8 @@ from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.lab.training.models import Classifier
 from longtail.lab.training.recipe import Recipe
 from longtail.methods import Plan
-from longtail.metrics.calibration import bin_confidences, calibration_error
-from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy
+from longtail.metrics.calibration import calibration_error
+from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.prior import ClassPrior
 
 __all__ = ["outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
@@ -81,11 +81,11 @@ def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str
     """
     if labels.ndim == 2:
         return multilabel_metrics(scores, labels.to_dense(), prior)
-    hits, counts = count_hits(scores, labels, prior.num_classes)
+    hits, counts = count_hits(scores, labels)
     values = {
         "accuracy": float(hits.sum() / counts.sum()),
-        "balanced_accuracy": float(balanced_accuracy(hits, counts)),
-        **{name: float(value) for name, value in group_accuracy(hits, counts, prior.groups()).items()},
-        "calibration_error": float(calibration_error(*bin_confidences(scores, labels))),
+        "balanced_accuracy": float(balanced_accuracy_from_counts(hits, counts)),
+        **{name: float(v) for name, v in group_accuracy_from_counts(hits, counts, prior.groups()).items()},
+        "calibration_error": float(calibration_error(scores, labels)),
     }
     return {name: value for name, value in values.items() if np.isfinite(value)}

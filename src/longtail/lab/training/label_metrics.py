@@ -6,7 +6,13 @@ import math
 
 from torch import Tensor
 
-from longtail.metrics.multilabel import average_precision, count_labels, exact_matches, macro_scores, micro_scores
+from longtail.metrics.multilabel import (
+    average_precision,
+    count_labels,
+    exact_match,
+    macro_scores_from_counts,
+    micro_scores_from_counts,
+)
 from longtail.prior import ClassPrior
 
 __all__ = ["multilabel_metrics", "rarest_sizes"]
@@ -27,13 +33,13 @@ def multilabel_metrics(logits: Tensor, labels: Tensor, prior: ClassPrior) -> dic
     """
     predicted = logits >= 0
     counts = count_labels(predicted, labels)
-    everywhere = macro_scores(counts)
+    everywhere = macro_scores_from_counts(counts)
     values = {name: float(getattr(everywhere, name)) for name in ("precision", "recall", "f1")}
     for size in rarest_sizes(prior.num_classes):
-        rare = macro_scores(counts.of(prior.rarest(size)))
+        rare = macro_scores_from_counts(counts.of(prior.rarest(size)))
         values |= {f"recall_rarest_{size}": float(rare.recall), f"f1_rarest_{size}": float(rare.f1)}
-    values["micro_f1"] = float(micro_scores(counts).f1)
-    values["exact_match"] = float(exact_matches(predicted, labels)) / len(labels)
+    values["micro_f1"] = float(micro_scores_from_counts(counts).f1)
+    values["exact_match"] = float(exact_match(predicted, labels))
     values["mean_average_precision"] = float(average_precision(logits, labels).nanmean())
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
