@@ -224,7 +224,7 @@ class _Samples(NamedTuple):
     codes: Array
     classes: Array
     weight: FloatArray | None
-    samples_a_unit: float = 1.0
+    samples_per_unit: float = 1.0
     """How many samples a weight of 1 stands for."""
 
     def part(self, rows: Array, columns: Array | None = None) -> _Samples:
@@ -239,7 +239,7 @@ class _Samples(NamedTuple):
 
     def counts(self) -> FloatArray:
         """[N] how many samples each one stands for."""
-        return np.ones(len(self.codes)) if self.weight is None else self.samples_a_unit * self.weight
+        return np.ones(len(self.codes)) if self.weight is None else self.samples_per_unit * self.weight
 
     def prior(self) -> FloatArray:
         """[C] each class's share of the samples by weight."""

@@ -56,7 +56,7 @@ class Clusters:
         )
 
     def draw_within(self, clusters: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A label of each of these clusters, by its share. O(log C) a draw."""
+        """A label of each of these clusters, by its share. O(log C) per draw."""
         first, last = self.starts[clusters], self.starts[clusters + 1]
         low, high = self.running[first], self.running[last]
         device = self.running.device

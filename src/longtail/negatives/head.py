@@ -89,6 +89,9 @@ class SampledLinear(nn.Module):
     >>> head.weight.grad.is_sparse, head.topk(torch.randn(4, 8), k=5).indices.shape
     (True, torch.Size([4, 5]))
 
+    Deviates:
+        The paper counts a sample's other labels as negatives; ``excludes_other_labels=False`` does so too.
+
     Reference:
         Rawat et al., "Disentangling sampling and labeling bias", eq. (7) and (8).
     """
@@ -146,7 +149,7 @@ class SampledLinear(nn.Module):
 
         Args:
             x: [N, D] embeddings.
-            target: [N] labels, or [N, L] with up to L labels a sample; -100 stands for none.
+            target: [N] labels, or [N, L] with up to L labels per sample; -100 stands for none.
             generator: draws the negatives; default: PyTorch's global one.
 
         Returns:

@@ -70,7 +70,7 @@ def _log_one_plus(positive: Tensor, total: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(total), total - positive)
 
 
-def _decoupled(pair: Callable[[Tensor, bool], Tensor]) -> SampledLoss:
+def _make_decoupled(pair: Callable[[Tensor, bool], Tensor]) -> SampledLoss:
     return SampledLoss(partial(_weighted_sum, pair), _merge_sums, partial(_plus_positive, pair))
 
 
@@ -102,15 +102,15 @@ CROSS_ENTROPY = SampledLoss(_log_sum, _merge_log_sums, _log_one_plus)
 """The parts of ``sampled_cross_entropy``."""
 
 
-LOGISTIC = _decoupled(_logistic)
+LOGISTIC = _make_decoupled(_logistic)
 """The parts of ``sampled_logistic``."""
 
 
-HINGE = _decoupled(_hinge)
+HINGE = _make_decoupled(_hinge)
 """The parts of ``sampled_hinge``."""
 
 
-CONTRASTIVE = _decoupled(_contrastive)
+CONTRASTIVE = _make_decoupled(_contrastive)
 """The parts of ``sampled_contrastive``."""
 
 

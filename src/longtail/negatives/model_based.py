@@ -17,7 +17,7 @@ __all__ = ["SoftmaxDistribution", "ClusteredDistribution"]
 
 
 class SoftmaxDistribution:
-    """Model-based negatives, exactly: labels by how much they add to the sample's loss. O(C) a sample.
+    """Model-based negatives, exactly: labels by how much they add to the sample's loss. O(C) per sample.
 
     Formula:
         q(y' | x, y) is proportional to exp(negative[y']) * phi(f[y']) for y' != y
