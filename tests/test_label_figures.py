@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from longtail.lab.runs.folder import Predictions, Run
 
 from longtail.lab.report import write_report
 from longtail.lab.report.digest import compare
@@ -17,6 +16,7 @@ from longtail.lab.report.label_figures import (
     probabilities,
     recall_by_frequency,
 )
+from longtail.lab.runs.folder import Predictions, Run
 
 
 def make_run(tmp_path, method, seed=0, num_classes=6, shift=0.0, ratios=False):

@@ -20,7 +20,6 @@ import plotly.graph_objects
 import pytest
 import scipy.stats
 import torch
-from longtail.lab.runs.folder import Predictions, append_metrics, environment, load_run, write_json
 from plotly.offline import get_plotlyjs
 
 from longtail import ClassPrior
@@ -30,6 +29,7 @@ from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.report import read_runs, write_report
 from longtail.lab.report.digest import TAUS, compare, estimate
 from longtail.lab.report.embedded import map_to_plane
+from longtail.lab.runs.folder import Predictions, append_metrics, environment, load_run, write_json
 from longtail.posthoc import adjust_logits
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">%{x}<b>&amp;</b>\n\u202e'"

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from longtail.lab.runs.folder import find_runs, load_run
 
 from longtail import METHODS
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.runs.folder import find_runs, load_run
 from longtail.lab.training.comparison import Failure, plan_jobs, run_jobs
 from longtail.lab.training.loop import plan_epochs, train
 from longtail.lab.training.recipe import (
