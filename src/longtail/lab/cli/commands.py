@@ -619,7 +619,7 @@ def _recipe_labels(file: Path) -> Labels:
 
     data = load_data(load_recipe(file).data)
     labels = data.train.labels
-    codes = labels.to_dense().nonzero()[:, 1] if data.has_several_labels else labels
+    codes = labels.to_dense().nonzero()[:, 1] if data.is_multilabel else labels
     return Labels(classes=data.class_names, codes=codes.numpy())
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # for annotations alone: a screen should not import what anot
     from longtail.lab.cli.explaining import Explanation
     from longtail.lab.cli.inspecting import Inspection
     from longtail.lab.cli.thresholding import LabelMeasurement
-    from longtail.lab.report.digest import Estimate
+    from longtail.lab.runs.statistics import Estimate
     from longtail.lab.reproduce import delicious, gowalla
     from longtail.lab.reproduce.balms import Heads, RateRun
     from longtail.lab.reproduce.elm import Result
@@ -137,12 +137,12 @@ def adjustment(prior: ClassPrior, choice: TauChoice, before: Measurement, after:
 
 def comparison(runs: Sequence[Run]) -> RenderableType:
     """One row a method: means over seeds with 95% intervals. Accuracy over all samples only where it differs."""
-    from longtail.lab.report.digest import estimate
+    from longtail.lab.runs.statistics import estimate
 
     by_method: dict[str, list[Run]] = {}
     for run in runs:
         by_method.setdefault(run.method, []).append(run)
-    are_several = any(run.predictions.has_several_labels for run in runs)
+    are_several = any(run.predictions.is_multilabel for run in runs)
     headings = _multilabel_headings(runs) if are_several else _accuracy_headings(runs)
     shown = [name for name in headings if any(name in run.metrics for run in runs)]
     table = _table("method", *(headings[name] for name in shown), "s")

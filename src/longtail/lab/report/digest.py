@@ -82,7 +82,7 @@ class Labels:
     def of(predictions: Predictions) -> Labels:
         """The labels of a run's data."""
         names, labels = predictions.class_names, predictions.labels
-        is_matrix = predictions.has_several_labels
+        is_matrix = predictions.is_multilabel
         return Labels(
             names=names,
             counts=predictions.prior.counts.numpy(),
@@ -173,7 +173,7 @@ def digest(run: Run) -> Digest:
     """Reduce a run. Raises a ValueError of one line if its arrays do not fit together."""
     predictions = run.predictions
     _check(run.path, predictions)
-    if predictions.has_several_labels:
+    if predictions.is_multilabel:
         return _digest_of_several(run)
     labels = Labels.of(predictions)
     scores = torch.from_numpy(predictions.scores)
@@ -415,14 +415,14 @@ class Comparison:
     """In the order of METHODS, so that plain cross-entropy is first."""
 
     @property
-    def has_several_labels(self) -> bool:
+    def is_multilabel(self) -> bool:
         """Whether a sample may have several labels."""
         return self.methods[0].runs[0].several is not None
 
     @property
     def main_metric(self) -> str:
         """What methods are ranked by: balanced accuracy, or the mean F1 where a sample may have several labels."""
-        return "f1" if self.has_several_labels else "balanced_accuracy"
+        return "f1" if self.is_multilabel else "balanced_accuracy"
 
     @property
     def best(self) -> MethodResults:

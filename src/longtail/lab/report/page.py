@@ -123,7 +123,7 @@ def _sections(comparison: Comparison, drawn: list[Figure]) -> list[Section]:
         legend = max((figure.legend for figure in found), key=len)
         return f'{_legend(legend)}<div class="panels">{"".join(map(_figure, found))}</div>'
 
-    if comparison.has_several_labels:
+    if comparison.is_multilabel:
         return [section for section in _label_sections(comparison, draw) if section.body]
     tau = draw(figures.tau_curve(comparison))
     norms = draw(figures.weight_norms(comparison))
@@ -232,18 +232,18 @@ def _lead(comparison: Comparison) -> str:
     """The main finding in words."""
     best, reference = comparison.best, comparison.reference
     value = best.metric(comparison.main_metric)
-    name = "mean F1" if comparison.has_several_labels else "balanced accuracy"
+    name = "mean F1" if comparison.is_multilabel else "balanced accuracy"
     sentences = [f"<strong>{_label(best)}</strong>: {name} <strong>{percent(value.mean)}</strong>"]
     if reference is None:
         sentences[0] += f"{_spread(comparison, best)}."
-        if not comparison.has_several_labels:
+        if not comparison.is_multilabel:
             sentences.append(_group_levels(comparison, best))
             sentences.append(_adjustment_hint(comparison))
     else:
         sentences[0] += (
             f", {_gain(comparison, comparison.main_metric)} over {_label(reference)}{_certainty(comparison)}."
         )
-        sentences.append(_rare_gains(comparison) if comparison.has_several_labels else _group_gains(comparison))
+        sentences.append(_rare_gains(comparison) if comparison.is_multilabel else _group_gains(comparison))
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -326,7 +326,7 @@ class Column:
 
 
 def _method_table(comparison: Comparison) -> str:
-    columns = _label_columns(comparison) if comparison.has_several_labels else _accuracy_columns(comparison)
+    columns = _label_columns(comparison) if comparison.is_multilabel else _accuracy_columns(comparison)
     best = {column.key: _best_value(comparison, column) for column in columns}
     head = "".join(
         f'<th scope="col" role="columnheader">{title}</th>'
@@ -344,7 +344,7 @@ def _method_table(comparison: Comparison) -> str:
     )
     has_intervals = any(len(method.runs) > 1 for method in comparison.methods)
     means = ": the mean over seeds ± a 95% interval (Student's t)" if has_intervals else ""
-    meaning = _LABEL_MEANING if comparison.has_several_labels else _ACCURACY_MEANING
+    meaning = _LABEL_MEANING if comparison.is_multilabel else _ACCURACY_MEANING
     bold = " The best of a column is bold." if len(comparison.methods) > 1 else ""
     return (
         f"<p>On the test set, in percent{means}.{bold} {meaning}</p>"

@@ -69,7 +69,7 @@ class Predictions:
         return prior if self.num_train is None else dataclasses.replace(prior, num_samples=self.num_train)
 
     @property
-    def has_several_labels(self) -> bool:
+    def is_multilabel(self) -> bool:
         """Whether a sample may have several labels, or none."""
         return self.labels.ndim == 2
 

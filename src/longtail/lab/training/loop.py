@@ -491,7 +491,7 @@ def _check_embeddings(recipe: Recipe, data: Dataset) -> None:
 
 def _check_labels(recipe: Recipe, data: Dataset) -> None:
     """Raise for what has no meaning where a sample may have several labels."""
-    if not data.has_several_labels:
+    if not data.is_multilabel:
         return
     if not get_method(recipe.method.name).takes_indicators:
         known = ", ".join(method.name for method in METHODS.values() if method.takes_indicators)
