@@ -25,8 +25,8 @@ import numpy.typing as npt
 import torch
 
 from longtail._core.files import replacing
-from longtail.lab.data.formats.arrays import load_arrays
 from longtail.lab.data.dataset import Dataset
+from longtail.lab.data.formats.arrays import load_arrays
 from longtail.prior import ClassPrior
 
 __all__ = [

@@ -55,21 +55,21 @@ class EmbeddingDigest:
     """[S]."""
 
 
-def digest_embeddings(data: Dataset, prior: ClassPrior) -> EmbeddingDigest:
+def digest_embeddings(data: Dataset, prior: ClassPrior, groups: Mapping[str, Tensor]) -> EmbeddingDigest:
     """Reduce embeddings.
 
     Args:
         data: embeddings of training and test samples, all of them or some.
         prior: the classes of the whole training data. Raises a ValueError if the embeddings have others.
+        groups: class indices of each group.
     """
     if data.num_classes != prior.num_classes or len(data.input_shape) != 1:
         raise ValueError(
             f"embeddings must be [N, D] of {prior.num_classes} classes. "
             f"Got {data.num_classes} classes and a shape {data.input_shape}."
         )
-    groups = {name: classes for name, classes in prior.groups().items() if len(classes)}
-    test, test_labels = _points(data.test), data.test.labels
-    train, train_labels = _points(data.train), data.train.labels
+    test, test_labels = _take_points(data.test), data.test.labels
+    train, train_labels = _take_points(data.train), data.train.labels
     found = intraclass_distances(test, test_labels)
     margin = probability_margin(prior)
     means = class_means(train, train_labels, data.num_classes)
@@ -77,7 +77,7 @@ def digest_embeddings(data: Dataset, prior: ClassPrior) -> EmbeddingDigest:
         "nearest_mean": nearest_mean(test, means),
         "nearest_neighbors": nearest_neighbors(test, train, train_labels, min(NEIGHBORS, len(train))),
     }
-    chosen = _sample(train_labels, prior.counts, groups)
+    chosen = _choose_samples(train_labels, prior.counts, groups)
     return EmbeddingDigest(
         distances={
             scale: {
@@ -110,13 +110,13 @@ def map_to_plane(points: npt.NDArray[np.float32]) -> npt.NDArray[Any] | None:
     return mapped
 
 
-def _points(split: Split) -> Tensor:
+def _take_points(split: Split) -> Tensor:
     points = split.batch(torch.arange(len(split)))
     assert isinstance(points, Tensor)
     return points
 
 
-def _sample(labels: Tensor, counts: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+def _choose_samples(labels: Tensor, counts: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
     """Training samples of some classes of each group, from its most frequent to its rarest."""
     rows = []
     for classes in groups.values():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from longtail.lab.report.digest import Estimate
+from longtail.lab.runs.statistics import Estimate
 
-__all__ = ["class_name", "clean", "count", "duration", "listed", "percent", "points", "with_interval"]
+__all__ = ["class_name", "clean", "count", "duration", "join_words", "percent", "points", "with_interval"]
 
 MINUTE, HOUR = 60, 3600
 
@@ -55,14 +55,20 @@ def points(difference: float) -> str:
 
 
 def with_interval(value: Estimate) -> str:
-    """A share and its 95% interval, in percent without the sign.
+    """A share and its 95% interval, in percent without the sign; its ends, where they stop at 0 or 100.
 
     >>> with_interval(Estimate(0.912, 0.004, 3)), with_interval(Estimate(0.912, math.nan, 1))
     ('91.2 ± 0.4', '91.2')
+    >>> with_interval(Estimate(0.912, 0.2, 3))
+    '91.2 (71.2 to 100.0)'
     """
     if not math.isfinite(value.mean):
         return "–"
-    spread = f" ± {100 * value.half_width:.1f}" if value.has_interval else ""
+    low, high = value.clip(0, 1)
+    spread = ""
+    if value.has_interval:
+        is_whole = (low, high) == (value.low, value.high)
+        spread = f" ± {100 * value.half_width:.1f}" if is_whole else f" ({100 * low:.1f} to {100 * high:.1f})"
     return f"{100 * value.mean:.1f}{spread}"
 
 
@@ -88,10 +94,10 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def listed(parts: Iterable[str]) -> str:
+def join_words(parts: Iterable[str]) -> str:
     """Words as a list in a sentence.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> join_words(["a"]), join_words(["a", "b", "c"])
     ('a', 'a, b and c')
     """
     *first, last = parts
