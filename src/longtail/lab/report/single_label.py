@@ -250,7 +250,8 @@ def _build_changes(comparison: SingleLabelComparison) -> list[Block]:
 def _build_confusions(comparison: SingleLabelComparison) -> list[Block]:
     """The largest confusions of every method."""
     chosen = (comparison.best, comparison.reference)
-    shown, folded = [], []
+    shown: list[ConfusionTable] = []
+    folded: list[ConfusionTable] = []
     for series, method in pair_series(comparison):
         table = ConfusionTable(
             series, [_build_confusion(comparison.labels, one) for one in method.worst_confusions()]

@@ -26,10 +26,10 @@ __all__ = ["draw_masking_ratios"]
 
 def draw_masking_ratios(comparison: MultilabelComparison) -> Figure | None:
     """The ratio that the labels of each class are masked to, by epoch; None if none is."""
-    found = [(method, ratios) for method in comparison.methods if (ratios := method.positive_ratios()) is not None]
-    if not found:
+    masked = [(method, found) for method in comparison.methods if (found := method.positive_ratios()) is not None]
+    if not masked:
         return None
-    method, (epochs, ratios) = found[0]
+    method, (epochs, ratios) = masked[0]
     labels = comparison.labels
     ranked = [int(i) for i in labels.by_frequency if np.isfinite(ratios[:, i]).all()]
     steps = space_out(len(epochs))

@@ -1,4 +1,4 @@
-"""The report's page where a sample may have several labels."""
+"""The page about multi-label runs."""
 
 import dataclasses
 import json
@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from longtail.lab.report import write_report
-from longtail.lab.report.digest import compare
-from longtail.lab.report.label_figures import (
-    f1_by_class,
-    positive_ratios,
-    precision_by_frequency,
-    probabilities,
-    recall_by_frequency,
-)
+from longtail.lab.report.figures.f1 import draw_f1
+from longtail.lab.report.figures.masking_ratios import draw_masking_ratios
+from longtail.lab.report.figures.precision_recall import draw_precision, draw_recall
+from longtail.lab.report.figures.probabilities import draw_probabilities
+from longtail.lab.report.kinds import compare
 from longtail.lab.runs.folder import Predictions, Run
 
 
@@ -47,7 +44,7 @@ def runs(tmp_path):
 
 def test_scores_of_a_class_are_those_of_all_seeds(runs):
     comparison = compare(runs[2:])
-    scores = comparison.methods[0].label_scores()
+    scores = comparison.methods[0].class_scores()
     labels = np.concatenate([run.predictions.labels for run in runs[2:]])
     predicted = np.concatenate([run.predictions.logits for run in runs[2:]]) >= 0
     np.testing.assert_allclose(scores.recall, (labels & predicted).sum(0) / labels.sum(0))
@@ -61,30 +58,30 @@ def test_scores_of_a_class_are_those_of_all_seeds(runs):
 def test_figures_show_every_method_and_say_so(runs):
     comparison = compare(runs)
     assert comparison.reference.method == "binary_cross_entropy"
-    for figure in (recall_by_frequency(comparison), precision_by_frequency(comparison), f1_by_class(comparison)):
+    for figure in (draw_recall(comparison), draw_precision(comparison), draw_f1(comparison)):
         assert len(figure.traces) == 2
         assert len(figure.table.rows) == 6
         assert figure.summary.endswith(".")
-    before, after = (method.label_scores().f1 for method in comparison.methods)
-    assert f"on {int((after > before).sum())} of 6 classes" in f1_by_class(comparison).summary
+    before, after = (method.class_scores().f1 for method in comparison.methods)
+    assert f"on {int((after > before).sum())} of 6 classes" in draw_f1(comparison).summary
 
 
 def test_probabilities_of_head_and_tail_are_shares(runs):
     for is_positive in (True, False):
-        figure = probabilities(compare(runs), is_positive)
+        figure = draw_probabilities(compare(runs), is_positive)
         assert len(figure.traces) == 4  # two methods, head and tail
         for trace in figure.traces:
             assert sum(trace["y"]) == pytest.approx(1, abs=1e-3)
-    plain_head = probabilities(compare(runs), True).traces[0]
-    masked_head = probabilities(compare(runs), True).traces[2]
+    plain_head = draw_probabilities(compare(runs), True).traces[0]
+    masked_head = draw_probabilities(compare(runs), True).traces[2]
     assert sum(plain_head["y"][:5]) > sum(masked_head["y"][:5])
 
 
 def test_ratios_leave_out_classes_without_one(runs):
-    figure = positive_ratios(compare(runs))
+    figure = draw_masking_ratios(compare(runs))
     assert len(figure.traces) == 5
     assert "3 times" in figure.summary
-    assert positive_ratios(compare(runs[:2])) is None
+    assert draw_masking_ratios(compare(runs[:2])) is None
 
 
 def test_the_page_has_its_sections_and_escapes_names(runs, tmp_path):
@@ -102,12 +99,12 @@ def test_the_page_has_its_sections_and_escapes_names(runs, tmp_path):
 
 def test_one_run_and_many_classes_make_a_page(tmp_path):
     run = make_run(tmp_path, "asymmetric", num_classes=250)
-    assert f1_by_class(compare([run])) is None
+    assert draw_f1(compare([run])) is None
     write_report([run], tmp_path / "report.html")
     assert "mean F1" in (tmp_path / "report.html").read_text()
 
 
-def test_runs_with_one_and_with_several_labels_do_not_mix(runs, tmp_path):
+def test_single_label_and_multilabel_runs_do_not_mix(runs, tmp_path):
     single = dataclasses.replace(
         runs[0].predictions, labels=runs[0].predictions.labels.argmax(1).astype(np.int64), num_train=None
     )
