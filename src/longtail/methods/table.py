@@ -186,9 +186,15 @@ def _undersampled_binary(prior: ClassPrior, per_class: int = 500) -> tuple[Phase
 
 
 def _undersampled_masking(
-    prior: ClassPrior, per_class: int = 500, rate: float = 0.01, bins: int = 10, initial: str = "data", seed: int = 0
+    prior: ClassPrior,
+    per_class: int = 500,
+    rate: float = 0.01,
+    bins: int = 10,
+    initial: str = "data",
+    clip: tuple[float, float] | None = None,
+    seed: int = 0,
 ) -> tuple[Phase, ...]:
-    loss = _masked(_binary_cross_entropy)(prior, rate, bins, initial, seed=seed)
+    loss = _masked(_binary_cross_entropy)(prior, rate, bins, initial, clip, seed)
     return (Phase(loss, _undersampling(per_class)),)
 
 
