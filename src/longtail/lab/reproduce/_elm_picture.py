@@ -107,7 +107,7 @@ def _draw_groups(rows: Mapping[str, Sequence[Result]]) -> Any:
                 hovertemplate="%{x}: %{y:.1%}",
             )
         )
-    figure.update_build_layout(barmode="group", **_build_layout(380))
+    figure.update_layout(barmode="group", **_build_layout(380))
     figure.update_yaxes(title="accuracy, mean over classes", tickformat=".0%", range=[0, 1.05])
     return figure
 
@@ -166,7 +166,7 @@ def _draw_violins(rows: Sequence[Mapping[str, Mapping[str, Any]]], titles: Seque
                 figure.add_trace(violin, row=row, col=column)
         figure.update_yaxes(title=title, row=row, col=1)
     figure.update_xaxes(showticklabels=False)
-    figure.update_build_layout(**_build_layout(140 + 280 * len(rows)))
+    figure.update_layout(**_build_layout(140 + 280 * len(rows)))
     return figure
 
 
@@ -199,7 +199,7 @@ def _draw_maps(compared: Mapping[str, Sequence[Result]]) -> Any:
                 figure.add_trace(trace, row=1, col=column)
     figure.update_xaxes(showticklabels=False, showgrid=False, zeroline=False)
     figure.update_yaxes(showticklabels=False, showgrid=False, zeroline=False)
-    figure.update_build_layout(**_build_layout(420))
+    figure.update_layout(**_build_layout(420))
     return figure
 
 
@@ -229,7 +229,7 @@ def _draw_strengths(results: Sequence[Result], rows: Mapping[str, Sequence[Resul
     ticks = {"tickvals": list(found), "ticktext": [f"{strength:g}" for strength in found]}
     figure.update_xaxes(type="log", title="lambda, the strength of the pull", **ticks)
     figure.update_yaxes(title="balanced accuracy", tickformat=".0%")
-    figure.update_build_layout(**_build_layout(380))
+    figure.update_layout(**_build_layout(380))
     return figure
 
 

@@ -275,7 +275,7 @@ def _draw_rates(runs: Sequence[RateRun]) -> Any:
                 hovertemplate="class %{customdata[0]}, %{customdata[1]:,} samples: rate %{y:.3f}",
             )
         )
-    figure.update_build_layout(barmode="group", **_build_layout(380))
+    figure.update_layout(barmode="group", **_build_layout(380))
     figure.update_xaxes(title="classes, most frequent first", showticklabels=False)
     figure.update_yaxes(title="learned sample rate", range=[0, 1])
     figure.add_hline(y=0.5, line={"color": "#777777", "dash": "dot"})
@@ -307,7 +307,7 @@ def _draw_rate_times(runs: Sequence[RateRun]) -> Any:
         )
     figure.update_xaxes(title="epochs of the head")
     figure.update_yaxes(title="class, most frequent on top", autorange="reversed", showticklabels=False, col=1)
-    figure.update_build_layout(**_build_layout(360))
+    figure.update_layout(**_build_layout(360))
     return figure
 
 
@@ -336,7 +336,7 @@ def _draw_surfaces(heads: Heads) -> Any:
     figure.update_xaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_yaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_annotations(font={"size": 13})
-    figure.update_build_layout(showlegend=False, **_build_layout(260 * len(heads)))
+    figure.update_layout(showlegend=False, **_build_layout(260 * len(heads)))
     return figure
 
 

@@ -23,8 +23,13 @@ def recipe():
 
 
 @pytest.fixture(scope="module")
-def runs(recipe, tmp_path_factory):
-    return list(balms.learn_rates(recipe, tmp_path_factory.mktemp("runs"), [0]))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(recipe, folder, make_all):
+    return make_all(balms.plan_rows(recipe, folder, [0]))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def heads():
 
 
 def test_balanced_softmax_leaves_the_sampler_less_to_do(runs):
-    softmax, balanced = (balms.mean_variance(runs, loss) for loss in ("Softmax", "Balanced softmax"))
+    softmax, balanced = (balms.average_variance(runs, loss) for loss in ("Softmax", "Balanced softmax"))
     assert softmax > 2 * balanced > 0
 
 
@@ -65,7 +70,7 @@ def test_descent_is_gradient_descent(name, heads):
 
 
 def test_surfaces_are_those_of_the_paper(heads):
-    areas = {name: [balms.area_shares(head) for head in found.values()] for name, found in heads.items()}
+    areas = {name: [balms.measure_areas(head) for head in found.values()] for name, found in heads.items()}
     assert areas["Softmax + CBS"][0] == pytest.approx([1 / 3] * 3, abs=0.02)
     assert areas["Softmax + CBS"][-1] == pytest.approx([1 / 3] * 3, abs=0.02)
     rarest = {name: [shares[2] for shares in found] for name, found in areas.items()}
@@ -85,17 +90,24 @@ def test_every_point_is_classified_right_in_the_end(heads):
 
 def test_results_are_written(runs, heads, recipe, tmp_path):
     written = balms.write_results(runs, heads, recipe, tmp_path)
-    assert [path.name for path in written] == ["rates.csv", "results.json", "picture.html"]
-    with (tmp_path / "rates.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 40 * 10
-    assert float(rows[-1]["rate"]) == runs[1].rates[-1][-1]
+    assert [path.name for path in written] == ["results.json", "picture.html"]
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["rate_variance"]["Softmax"] == runs[0].variance
     page = (tmp_path / "picture.html").read_text()
     assert "<script src=" not in page
     assert "<link" not in page
     assert page.count('class="plotly-graph-div"') == 3
+
+
+def test_rows_are_those_of_the_runs(recipe, folder, runs):
+    """Also that complete runs are not trained again: the folder is that of the runs."""
+    options = balms.Options(seeds=1, settings=tuple(SETTINGS))
+    outcome = balms.run(options, folder, lambda done, total: None)
+    assert [path.name for path in outcome.written] == ["rows.csv", "results.json", "picture.html"]
+    with (folder / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 40 * 10
+    assert float(rows[-1]["rate"]) == runs[1].rates[-1][-1]
 
 
 def test_the_command(tmp_path):

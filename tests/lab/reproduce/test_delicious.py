@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from longtail import ClassPrior
 from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import delicious as experiment
+from longtail.lab.reproduce._rows import Row, make_rows
 from longtail.metrics import recall_at_k
 
 NUM_LABELS = 60
@@ -35,9 +36,21 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def outcomes(problem):
+def rows(problem):
     settings = {"hidden_size": 16, "epochs": 3, "batch_size": 32, "learning_rate": 0.02}
-    return list(experiment.run_all(problem, seeds=[0, 1], num_negatives=20, settings=settings))
+    return experiment.plan_rows(problem, seeds=[0, 1], num_negatives=20, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("delicious")
+
+
+@pytest.fixture(scope="module")
+def outcomes(rows, folder):
+    results, failures = make_rows(rows, experiment.FORMAT, folder, lambda done, total: None)
+    assert failures == []
+    return results
 
 
 def test_every_scheme_runs_with_every_seed(outcomes):
@@ -49,7 +62,7 @@ def test_every_scheme_runs_with_every_seed(outcomes):
         assert all(0 <= value <= 100 for value in outcome.values.values()), outcome
 
 
-def test_slices_of_one_label_a_sample_are_recalls():
+def test_slices_of_one_label_per_sample_are_recalls():
     truth = csr_array(np.eye(NUM_LABELS, dtype=bool))
     best = torch.stack([(torch.arange(50) + row // 2) % NUM_LABELS for row in range(NUM_LABELS)])
     values = experiment.measure(best, truth, ClassPrior.from_counts(range(NUM_LABELS, 0, -1)))
@@ -68,12 +81,25 @@ def test_means_over_seeds(outcomes):
     assert experiment.summarize(outcomes)[scheme]["P@1"].mean == pytest.approx(mean)
 
 
+def test_rows_are_written_and_read_again(outcomes, rows, folder):
+    with (folder / "rows.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert list(written[0])[:4] == ["sampling", "weighting", "seed", "seconds"]
+    assert float(written[5]["tail R@10"]) == outcomes[5].values["tail R@10"]
+
+    def refuse():
+        raise AssertionError
+
+    again, failures = make_rows(
+        [Row(row.key, refuse) for row in rows], experiment.FORMAT, folder, lambda done, total: None
+    )
+    assert failures == []
+    assert again == outcomes
+
+
 def test_results_are_written_and_the_page_needs_no_network(outcomes, tmp_path):
     paths = experiment.write_results(outcomes, tmp_path / "new", {"seeds": 2})
     assert sorted(paths) == sorted((tmp_path / "new").iterdir())
-    with (tmp_path / "new" / "runs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert float(rows[5]["tail R@10"]) == outcomes[5].values["tail R@10"]
     assert len(json.loads((tmp_path / "new" / "results.json").read_text())["percent"]) == 9
     page = (tmp_path / "new" / "picture.html").read_text()
     assert "<script src=" not in page

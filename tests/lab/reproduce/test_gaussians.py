@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from longtail.lab.cli.commands import app
 from longtail.lab.data.sets.builtin import digits, gaussians, moons
 from longtail.lab.reproduce import gaussians as experiment
+from longtail.lab.reproduce._rows import Row, make_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,6 +23,11 @@ def normal_cdf(z):
 @pytest.fixture(scope="module")
 def trials():
     return list(experiment.run_trials(6, num_samples=3000, seed=1))
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return [experiment.fit_losses(seed, num_samples=3000) for seed in experiment.choose_seeds(6, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +56,10 @@ def test_erm_has_the_error_that_theory_gives_it(mean_errors):
     assert mean_errors["ERM"] == pytest.approx((missed + false_alarms) / 2, abs=0.015)
 
 
-def test_the_logit_adjusted_loss_learns_what_post_hoc_adjustment_gives(trials):
-    for trial in trials:
-        log_odds = trial.train.labels.double().mean().logit()
-        erm, adjusted = (trial.heads[name][1] - trial.heads[name][0] for name in ("ERM", "Logit-adjusted loss"))
+def test_the_logit_adjusted_loss_learns_what_post_hoc_adjustment_gives(fits):
+    for fit in fits:
+        log_odds = fit.data.train.labels.double().mean().logit()
+        erm, adjusted = (fit.heads[name][1] - fit.heads[name][0] for name in ("ERM", "Logit-adjusted loss"))
         torch.testing.assert_close(adjusted, erm - torch.tensor([0, 0, log_odds]), rtol=0, atol=1e-5)
 
 
@@ -90,15 +96,22 @@ def test_training_that_stops_short_is_an_error():
         experiment.fit_affine(inputs, torch.tensor([0, 1]), experiment.LOSSES["ERM"](gaussians(100).prior))
 
 
-def test_results_are_written_and_the_page_needs_no_network(trials, tmp_path):
-    paths = experiment.write_results(trials, tmp_path / "new" / "folder", {"trials": 6})
-    assert sorted(path.name for path in paths) == ["picture.html", "results.json", "trials.csv"]
+def test_rows_are_written_and_read_again(trials, tmp_path):
+    rows = [Row((index,), lambda trial=trial: trial) for index, trial in enumerate(trials)]
+    made, failures = make_rows(rows, experiment.FORMAT, tmp_path, lambda done, total: None)
+    assert (made, failures) == (trials, [])
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + len(trials)
+    again, _ = make_rows([Row(row.key, None) for row in rows], experiment.FORMAT, tmp_path, lambda done, total: None)
+    assert again == trials
+
+
+def test_results_are_written_and_the_page_needs_no_network(trials, fits, tmp_path):
+    paths = experiment.write_results(trials, fits[0], tmp_path / "new" / "folder", {"trials": 6})
+    assert sorted(path.name for path in paths) == ["picture.html", "results.json"]
     assert sorted(paths) == sorted((tmp_path / "new" / "folder").iterdir())
     results = json.loads((tmp_path / "new" / "folder" / "results.json").read_text())
     errors = [trial.errors["Adaptive"] for trial in trials]
     assert results["balanced_error"]["Adaptive"]["mean"] == pytest.approx(np.mean(errors))
-    rows = (tmp_path / "new" / "folder" / "trials.csv").read_text().splitlines()
-    assert len(rows) == 1 + len(trials)
     page = (tmp_path / "new" / "folder" / "picture.html").read_text()
     assert "<script src=" not in page
     assert "Plotly.newPlot" in page

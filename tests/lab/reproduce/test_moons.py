@@ -15,7 +15,7 @@ from longtail.lab.reproduce import moons
 
 def test_largest_distances_are_those_of_the_formula():
     points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 0.0], [3.0, 1.0]])
-    found = moons.largest_distances(Split(points, torch.tensor([0, 0, 1, 1])))
+    found = moons.measure_distances(Split(points, torch.tensor([0, 0, 1, 1])))
     between_means = ((3 - 1.5) ** 2 + (0.5 - 2.0) ** 2) ** 0.5
     assert found == pytest.approx(
         {
@@ -41,8 +41,8 @@ def test_ratios_are_medians_over_seeds():
         for seed, (mine, base) in enumerate(pairs)
         for name, value in (("ELM", mine), (moons.BASELINE, base))
     ]
-    assert moons.ratio(trials, "ELM", key) == 0.5
-    assert moons.ratio(trials, moons.BASELINE, key) == 1.0
+    assert moons.compare_distances(trials, "ELM", key) == 0.5
+    assert moons.compare_distances(trials, moons.BASELINE, key) == 1.0
 
 
 def test_the_command_writes_results_and_a_pull_makes_classes_compact(tmp_path):
@@ -57,7 +57,7 @@ def test_the_command_writes_results_and_a_pull_makes_classes_compact(tmp_path):
     assert all(value == 1 for value in ratios[moons.BASELINE].values())
     assert ratios["ELM"]["train_head_raw"] < 0.8
     assert ratios["ELM, balanced"]["train_tail_raw"] < 0.8
-    with (tmp_path / "trials.csv").open(newline="") as file:
+    with (tmp_path / "rows.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(moons.VARIANTS)
     page = (tmp_path / "picture.html").read_text()
     assert "Two moons" in page

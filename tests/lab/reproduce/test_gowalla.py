@@ -40,10 +40,9 @@ def arrays_of(pairs, truth):
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    return list(
-        experiment.run_all(*make_pairs(), [*SCHEMES, *experiment.extremes(), *experiment.between([0.5])], SETTINGS)
-    )
+def outcomes(make_all):
+    schemes = [*SCHEMES, *experiment.list_extremes(), *experiment.list_between([0.5])]
+    return make_all(experiment.plan_rows(*make_pairs(), schemes, SETTINGS))
 
 
 def test_all_schemes_are_trained_and_find_more_than_chance(outcomes):
@@ -56,7 +55,7 @@ def test_all_schemes_are_trained_and_find_more_than_chance(outcomes):
 
 def test_a_seed_repeats_itself():
     pairs, _ = make_pairs()
-    prior = experiment.item_prior(pairs)
+    prior = experiment.count_items(pairs)
     arguments = (pairs, negatives.uniform(NUM_ITEMS), negatives.tail(prior), SETTINGS)
     first, again, other = (experiment.train(*arguments, seed) for seed in (1, 1, 2))
     assert torch.equal(first.users.weight, again.users.weight)
@@ -79,13 +78,17 @@ def test_recall_is_the_mean_over_users_with_something_to_find():
 
 def test_distance_from_the_line():
     values = {"uniform": (0.3, 0.0), "within-batch": (0.1, 0.2)}
-    ends = [experiment.Outcome(Scheme(name, "unit"), *pair, 1.0) for name, pair in values.items()]
-    between = experiment.Outcome(Scheme("uniform", "tau = 0.5"), 0.25, 0.1, 1.0)
-    beyond = experiment.Outcome(Scheme("uniform", "tail"), 0.05, 0.4, 1.0)
-    before = experiment.Outcome(Scheme("uniform", "relative"), 0.9, 0.0, 1.0)
-    gaps = experiment.above_line([*ends, between, beyond, before])
+    ends = [experiment.Result(Scheme(name, "unit"), *pair, 1.0) for name, pair in values.items()]
+    between = experiment.Result(Scheme("uniform", "tau = 0.5"), 0.25, 0.1, 1.0)
+    beyond = experiment.Result(Scheme("uniform", "tail"), 0.05, 0.4, 1.0)
+    before = experiment.Result(Scheme("uniform", "relative"), 0.9, 0.0, 1.0)
+    gaps = experiment.measure_above_line([*ends, between, beyond, before])
     lower_end = min(recall for recall, _ in values.values())
     assert gaps == {between.scheme: pytest.approx(0.05), beyond.scheme: pytest.approx(0.05 - lower_end)}
+
+
+def test_without_both_ends_there_is_no_line():
+    assert experiment.measure_above_line([experiment.Result(Scheme("uniform", "unit"), 0.3, 0.1, 1.0)]) == {}
 
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):
@@ -96,9 +99,9 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     assert "within-batch, tail" in done.stdout
-    with (tmp_path / "out" / "runs.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == len(SCHEMES) + len(experiment.extremes()) + len(
-            experiment.between()
+    with (tmp_path / "out" / "rows.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(SCHEMES) + len(experiment.list_extremes()) + len(
+            experiment.list_between()
         )
     page = (tmp_path / "out" / "picture.html").read_text()
     assert "<script src=" not in page

@@ -8,13 +8,16 @@ from typer.testing import CliRunner
 
 from longtail.lab.cli.commands import app
 from longtail.lab.reproduce import sampling_bias as experiment
+from longtail.lab.reproduce._rows import Row, make_rows
+from longtail.lab.reproduce._schemes import SCHEMES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def schemes():
-    return list(experiment.measure_all(num_samples=3, num_draws=60, seed=1))
+    places = range(len(SCHEMES))
+    return [experiment.measure_scheme(place, num_samples=3, num_draws=60, seed=1) for place in places]
 
 
 def test_all_rows_of_table_2_are_measured(schemes):
@@ -43,13 +46,20 @@ def test_importance_and_tail_imply_the_same_loss_whatever_is_drawn(schemes):
         assert implied["uniform", weighting] == pytest.approx(implied["within-batch", weighting])
 
 
-def test_results_are_written_and_the_page_needs_no_network(schemes, tmp_path):
-    paths = experiment.write_results(schemes, tmp_path / "new", {"samples": 6})
-    assert sorted(paths) == sorted((tmp_path / "new").iterdir())
-    with (tmp_path / "new" / "schemes.csv").open() as file:
+def test_rows_are_written_and_read_again(schemes, tmp_path):
+    made = [Row(key, lambda scheme=scheme: scheme) for key, scheme in zip(SCHEMES, schemes, strict=True)]
+    make_rows(made, experiment.FORMAT, tmp_path, lambda done, total: None)
+    with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8 * len(experiment.NUM_NEGATIVES)
     assert float(rows[0]["implied"]) == schemes[0].measurements[0].implied
+    again, _ = make_rows([Row(key, None) for key in SCHEMES], experiment.FORMAT, tmp_path, lambda done, total: None)
+    assert [scheme.measurements for scheme in again] == [scheme.measurements for scheme in schemes]
+
+
+def test_results_are_written_and_the_page_needs_no_network(schemes, tmp_path):
+    paths = experiment.write_results(schemes, tmp_path / "new", {"samples": 6})
+    assert sorted(paths) == sorted((tmp_path / "new").iterdir())
     page = (tmp_path / "new" / "picture.html").read_text()
     assert "<script src=" not in page
     assert "Plotly.newPlot" in page
