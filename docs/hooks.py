@@ -29,7 +29,7 @@ from longtail import METHODS, ClassPrior, Method, sampling
 from longtail.lab.cli.cards import Section, card_section, card_sections
 from longtail.lab.data import registry
 from longtail.lab.data.download import DOWNLOADS
-from longtail.lab.report.digest import Estimate, estimate
+from longtail.lab.runs.statistics import Estimate, estimate
 from longtail.lab.training import models, optimizers
 from longtail.lab.training.recipe import Recipe, TrainRecipe, load_recipe
 from longtail.methods import Phase

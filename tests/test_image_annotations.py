@@ -87,7 +87,7 @@ def test_images_and_labels_become_a_data_set(tmp_path):
     for name in ("a", "b", "c"):
         image_module.new("RGB", (10, 10), (200, 0, 0)).save(tmp_path / f"{name}.png")
     data = load_annotated_images(*arguments)
-    assert data.has_several_labels
+    assert data.is_multilabel
     assert data.prior.counts.tolist() == [2, 0, 1]
     assert data.train.batch(torch.tensor([1])).shape == (1, 3, 8, 8)
     other = copy.deepcopy(CONTENT)

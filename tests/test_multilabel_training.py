@@ -40,7 +40,7 @@ def quick(recipe, folder, **options):
 def test_a_run_measures_labels_and_keeps_the_ratios(tmp_path):
     run = quick(RECIPE, tmp_path)
     assert run.predictions.labels.shape == run.predictions.logits.shape == (450, 10)
-    assert run.predictions.has_several_labels
+    assert run.predictions.is_multilabel
     data = load_data(RECIPE.data)
     assert run.predictions.prior == data.prior
     recall = ((run.predictions.logits >= 0) & run.predictions.labels).sum(0) / run.predictions.labels.sum(0)

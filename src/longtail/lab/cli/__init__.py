@@ -6,7 +6,7 @@ import sys
 
 __all__ = ["main"]
 
-LAB_PACKAGES = {"lightning_fabric", "plotly", "pyarrow", "rich", "typer"}
+LAB_PACKAGES = {"jinja2", "lightning_fabric", "plotly", "pyarrow", "rich", "typer"}
 
 
 def main() -> None:

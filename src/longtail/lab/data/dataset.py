@@ -138,14 +138,14 @@ class Dataset:
         return self.train.input_shape
 
     @property
-    def has_several_labels(self) -> bool:
+    def is_multilabel(self) -> bool:
         """Whether a sample may have several labels, or none."""
         return self.train.labels.ndim == 2
 
     @property
     def prior(self) -> ClassPrior:
         """The class counts of the training split."""
-        if self.has_several_labels:
+        if self.is_multilabel:
             return ClassPrior.from_indicator(self.train.labels)
         return ClassPrior.from_labels(self.train.labels, self.num_classes)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.reproduce._writing import csv_text, json_text, layout, page, plots, write_files
+from longtail.lab.reproduce._rows import Row, RowFormat, conclude, make_rows
+from longtail.lab.reproduce._writing import json_text, layout, page, plots, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.training.loop import train
-from longtail.lab.training.recipe import Recipe
+from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe
 from longtail.prior import ClassPrior
 
 __all__ = [
     "COUNTS",
+    "EXPERIMENT",
     "ITERATIONS",
     "REFERENCE_VARIANCE",
     "SETUPS",
+    "Options",
     "RateRun",
     "Setup",
-    "area_shares",
+    "average_variance",
     "descend",
-    "learn_rates",
-    "mean_variance",
-    "picture",
+    "draw_picture",
+    "measure_areas",
+    "plan_rows",
+    "run",
+    "tabulate_areas",
+    "tabulate_rates",
     "write_results",
 ]
 
@@ -58,6 +65,15 @@ PRIOR = ClassPrior.from_counts(COUNTS)
 POINTS = np.array([[math.cos(angle), math.sin(angle)] for angle in np.pi * np.array([1 / 2, 7 / 6, 11 / 6])])
 ITERATIONS = (10, 100, 1_000, 10_000, 100_000)
 REACH = 1.6
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the experiment."""
+
+    recipe: str = add_option("digits_balms", "What to learn sample rates on.")
+    seeds: int = add_option(3, "How many runs of each loss, with seeds 0, 1, ...", minimum=1, adds_rows=True)
+    settings: tuple[str, ...] = add_option((), "A setting, such as train.epochs=5.", flag="--set")
 
 
 @dataclass(frozen=True)
@@ -95,18 +111,74 @@ SETUPS = {
 }
 
 
-def learn_rates(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> Iterator[RateRun]:
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Learn the rates, train the classifiers of three points, and summarize both."""
+    recipe = load_recipe(find_recipe(options.recipe), options.settings)
+    runs, failures = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
+    heads = descend()
+    return conclude(
+        runs,
+        failures,
+        folder,
+        lambda done: [tabulate_rates(done), tabulate_areas(heads)],
+        lambda done: write_results(done, heads, recipe, folder),
+    )
+
+
+def tabulate_rates(runs: Sequence[RateRun]) -> Summary:
+    """How far apart the learned sample rates are, for each loss."""
+    rows = []
+    for loss, reference in REFERENCE_VARIANCE.items():
+        members = [run for run in runs if run.loss == loss]
+        if members:
+            last = [rate for run in members for rate in run.rates[-1]]
+            accuracy = sum(run.balanced_accuracy for run in members) / len(members)
+            spread = f"{min(last):.2f} to {max(last):.2f}"
+            rows.append((loss, f"{average_variance(runs, loss):.3f}", f"{reference}", spread, f"{accuracy:.1%}"))
+    note = f"Runs of each: {len(runs) // len(rows)}. The paper's are of CIFAR-100-LT with ratio 200."
+    return Summary(("method", "variance", "in the paper", "sample rates", "balanced accuracy"), rows, note)
+
+
+def tabulate_areas(heads: Heads) -> Summary:
+    """How much of the plane the classes of 10,000, 100 and 1 samples get, over iterations."""
+    rows = [
+        (name, *("/".join(f"{100 * share:.0f}" for share in measure_areas(head)) for head in found.values()))
+        for name, found in heads.items()
+    ]
+    note = "Percent of the plane for the classes of 10,000, 100 and 1 samples after so many iterations."
+    return Summary(("method", *(f"{iteration:,}" for iteration in ITERATIONS)), rows, note)
+
+
+def plan_rows(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[RateRun]]:
     """Train the recipe's model, then its head with the meta sampler for as many epochs, for both losses."""
-    for loss, tau in TAUS.items():
-        for seed in seeds:
-            variant = recipe.with_method("balanced_meta_softmax", {"tau": tau, "share": 1.0}).with_seed(seed)
-            run = train(variant, folder / f"tau-{tau:g}" / f"seed-{seed}", show_progress=False)
-            rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
-            counts = tuple(run.predictions.prior.counts.tolist())
-            yield RateRun(loss, seed, counts, rates, run.metrics["balanced_accuracy"])
+
+    def postpone(loss: str, seed: int) -> Callable[[], RateRun]:
+        return lambda: _learn_rates(recipe, folder, loss, seed)
+
+    return [Row((loss, seed), postpone(loss, seed)) for loss in TAUS for seed in seeds]
 
 
-def mean_variance(runs: Sequence[RateRun], loss: str) -> float:
+def _learn_rates(recipe: Recipe, folder: Path, loss: str, seed: int) -> RateRun:
+    tau = TAUS[loss]
+    variant = recipe.with_method("balanced_meta_softmax", {"tau": tau, "share": 1.0}).with_seed(seed)
+    run = train(variant, folder / f"tau-{tau:g}" / f"seed-{seed}", show_progress=False)
+    rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
+    counts = tuple(run.predictions.prior.counts.tolist())
+    return RateRun(loss, seed, counts, rates, run.metrics["balanced_accuracy"])
+
+
+def _split_run(run: RateRun) -> list[dict[str, float]]:
+    return [
+        {"epoch": epoch, "class": c, "samples": run.counts[c], "rate": rate}
+        for epoch, rates in enumerate(run.rates)
+        for c, rate in enumerate(rates)
+    ]
+
+
+FORMAT = RowFormat(("loss", "seed"), _split_run)
+
+
+def average_variance(runs: Sequence[RateRun], loss: str) -> float:
     """The mean over seeds of the variance of the rates."""
     found = [run.variance for run in runs if run.loss == loss]
     return sum(found) / len(found)
@@ -132,7 +204,7 @@ def descend(iterations: Sequence[int] = ITERATIONS, learning_rate: float = 1.0) 
     }
 
 
-def decisions(head: Tensor, resolution: int = 121) -> Tensor:
+def decide_places(head: Tensor, resolution: int = 121) -> Tensor:
     """[resolution, resolution] the class of each place in the plane; rows go up."""
     axis = torch.linspace(-REACH, REACH, resolution, dtype=torch.float64)
     second, first = torch.meshgrid(axis, axis, indexing="ij")
@@ -140,42 +212,29 @@ def decisions(head: Tensor, resolution: int = 121) -> Tensor:
     return (places @ head.T).argmax(-1)
 
 
-def area_shares(head: Tensor) -> list[float]:
+def measure_areas(head: Tensor) -> list[float]:
     """How much of a circle around the points each class gets."""
-    classes = decisions(head)
+    classes = decide_places(head)
     axis = torch.linspace(-REACH, REACH, len(classes), dtype=torch.float64)
     inside = axis[:, None] ** 2 + axis**2 <= REACH**2
     return (classes[inside].bincount(minlength=3) / inside.sum()).tolist()
 
 
 def write_results(runs: Sequence[RateRun], heads: Heads, recipe: Recipe, folder: Path) -> list[Path]:
-    """Write ``rates.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    contents = {
-        "rates.csv": _rates_csv(runs),
-        "results.json": json_text(_results(runs, recipe, heads)),
-        "picture.html": picture(runs, recipe, heads),
-    }
+    """Write ``results.json`` and ``picture.html``, and return their paths."""
+    results = _collect_results(runs, recipe, heads)
+    contents = {"results.json": json_text(results), "picture.html": draw_picture(runs, recipe, heads)}
     return write_files(folder, contents)
 
 
-def _rates_csv(runs: Sequence[RateRun]) -> str:
-    rows = [
-        (run.loss, run.seed, epoch, c, run.counts[c], rate)
-        for run in runs
-        for epoch, rates in enumerate(run.rates)
-        for c, rate in enumerate(rates)
-    ]
-    return csv_text(["loss", "seed", "epoch", "class", "samples", "rate"], rows)
-
-
-def _results(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> dict[str, Any]:
+def _collect_results(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> dict[str, Any]:
     return {
         "recipe": recipe.name,
-        "rate_variance": {loss: mean_variance(runs, loss) for loss in TAUS},
+        "rate_variance": {loss: average_variance(runs, loss) for loss in TAUS},
         "rate_variance_of_the_reference": REFERENCE_VARIANCE,
         "balanced_accuracy": {loss: [run.balanced_accuracy for run in runs if run.loss == loss] for loss in TAUS},
         "area_shares": {
-            name: {str(iteration): area_shares(head) for iteration, head in found.items()}
+            name: {str(iteration): measure_areas(head) for iteration, head in found.items()}
             for name, found in heads.items()
         },
     }
@@ -186,23 +245,23 @@ POINT_COLORS = ("#c0392b", "#e1a100", "#2471a3")
 """Of 10,000, 100 and 1 samples: red, yellow and blue, as in the reference."""
 
 
-def picture(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> str:
+def draw_picture(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> str:
     """Both figures as one HTML page that needs no network."""
-    rates, times, surfaces = plots([_rate_bars(runs), _rate_times(runs), _surfaces(heads)])
-    found = ", ".join(f"{mean_variance(runs, loss):.3f} for {loss.lower()}" for loss in TAUS)
+    rates, times, surfaces = plots([_draw_rates(runs), _draw_rate_times(runs), _draw_surfaces(heads)])
+    found = ", ".join(f"{average_variance(runs, loss):.3f} for {loss.lower()}" for loss in TAUS)
     body = _BODY.format(recipe=html.escape(recipe.name), variances=found, rates=rates, times=times, surfaces=surfaces)
     return page("Balanced Meta-Softmax: learned sample rates, and what re-sampling does", body, width=1200)
 
 
-def _by_frequency(run: RateRun) -> list[int]:
+def _rank_classes(run: RateRun) -> list[int]:
     return sorted(range(len(run.counts)), key=lambda c: -run.counts[c])
 
 
-def _rate_bars(runs: Sequence[RateRun]) -> Any:
+def _draw_rates(runs: Sequence[RateRun]) -> Any:
     """Figure 1: the last rates, means over seeds, most frequent class first."""
     from plotly import graph_objects
 
-    order = _by_frequency(runs[0])
+    order = _rank_classes(runs[0])
     figure = graph_objects.Figure()
     for loss in TAUS:
         last = torch.tensor([run.rates[-1] for run in runs if run.loss == loss])[:, order]
@@ -216,14 +275,14 @@ def _rate_bars(runs: Sequence[RateRun]) -> Any:
                 hovertemplate="class %{customdata[0]}, %{customdata[1]:,} samples: rate %{y:.3f}",
             )
         )
-    figure.update_layout(barmode="group", **_layout(380))
+    figure.update_layout(barmode="group", **_build_layout(380))
     figure.update_xaxes(title="classes, most frequent first", showticklabels=False)
     figure.update_yaxes(title="learned sample rate", range=[0, 1])
     figure.add_hline(y=0.5, line={"color": "#777777", "dash": "dot"})
     return figure
 
 
-def _rate_times(runs: Sequence[RateRun]) -> Any:
+def _draw_rate_times(runs: Sequence[RateRun]) -> Any:
     """The rates of every class after each epoch of the head's training, one seed."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
@@ -231,7 +290,7 @@ def _rate_times(runs: Sequence[RateRun]) -> Any:
     figure = make_subplots(cols=2, subplot_titles=list(TAUS), shared_yaxes=True, horizontal_spacing=0.04)
     for column, loss in enumerate(TAUS, start=1):
         run = next(run for run in runs if run.loss == loss)
-        order = _by_frequency(run)
+        order = _rank_classes(run)
         history = [[0.5] * len(order), *([rates[c] for c in order] for rates in run.rates)]
         figure.add_trace(
             graph_objects.Heatmap(
@@ -248,11 +307,11 @@ def _rate_times(runs: Sequence[RateRun]) -> Any:
         )
     figure.update_xaxes(title="epochs of the head")
     figure.update_yaxes(title="class, most frequent on top", autorange="reversed", showticklabels=False, col=1)
-    figure.update_layout(**_layout(360))
+    figure.update_layout(**_build_layout(360))
     return figure
 
 
-def _surfaces(heads: Heads) -> Any:
+def _draw_surfaces(heads: Heads) -> Any:
     """Figure 3: one row a setup, one column an iteration."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
@@ -265,23 +324,23 @@ def _surfaces(heads: Heads) -> Any:
     shades = [[k / 3 + side / 3, color] for k, color in enumerate(POINT_COLORS) for side in (0, 1)]
     for row, found in enumerate(heads.values(), start=1):
         for column, head in enumerate(found.values(), start=1):
-            classes = decisions(head)
+            classes = decide_places(head)
             axis = torch.linspace(-REACH, REACH, len(classes)).tolist()
             surface = {"z": classes.tolist(), "x": axis, "y": axis, "zmin": -0.5, "zmax": 2.5, "colorscale": shades}
             figure.add_trace(
                 graph_objects.Heatmap(**surface, opacity=0.35, showscale=False, hoverinfo="skip"), row=row, col=column
             )
-            figure.add_trace(_points(), row=row, col=column)
+            figure.add_trace(_draw_points(), row=row, col=column)
             number = (row - 1) * columns + column
             figure.update_yaxes(scaleanchor="x" if number == 1 else f"x{number}", row=row, col=column)
     figure.update_xaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_yaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_annotations(font={"size": 13})
-    figure.update_layout(showlegend=False, **_layout(260 * len(heads)))
+    figure.update_layout(showlegend=False, **_build_layout(260 * len(heads)))
     return figure
 
 
-def _points() -> Any:
+def _draw_points() -> Any:
     from plotly import graph_objects
 
     return graph_objects.Scatter(
@@ -294,7 +353,7 @@ def _points() -> Any:
     )
 
 
-def _layout(height: int) -> dict[str, Any]:
+def _build_layout(height: int) -> dict[str, Any]:
     return layout(height, top=60, legend_at=1.02)
 
 
@@ -314,3 +373,12 @@ boundaries from the rare classes toward the frequent ones. With CBS on top the r
 the start: the over-balance that learned rates are to avoid. The points can be separated, so weights keep growing, and
 after very long training this shift fades: in the end, sampling does not change the solution.</p>
 {surfaces}"""
+
+
+EXPERIMENT = Experiment(
+    "balms",
+    "Learned sample rates, and what re-sampling does to the boundaries of classes.",
+    'Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, Figures 1 and 3.',
+    Options,
+    run,
+)

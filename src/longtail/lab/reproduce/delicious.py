@@ -3,14 +3,14 @@
 A hidden layer of 512 without an activation and 64 negatives, uniform or from the batch, with each of the four
 weightings, beside cross-entropy over all labels. Recall is of pairs of a test sample and one of its labels, for
 all of them and by how frequent the label is in training: 66 % and 33 % quantiles. Precision and its propensity-scored
-form are of samples with all their labels. The same can be run on data with one label a sample.
+form are of samples with all their labels. The same can be run on data with one label per sample.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,23 +22,29 @@ from torch import Tensor
 from longtail.estimators.extreme import ExtremeClassifier
 from longtail.lab.data.formats.sparse_text import read_delicious
 from longtail.lab.data.registry import tiny_imagenet_lt_features
-from longtail.lab.report.digest import Estimate, estimate
+from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
-from longtail.metrics.label_hits import group_recall
+from longtail.lab.reproduce._writing import json_text, page, plots, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
+from longtail.lab.runs.statistics import Estimate, estimate
+from longtail.metrics.label_hits import count_label_hits, group_recall
 from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
 from longtail.metrics.retrieval import precision_at_k
 from longtail.prior import ClassPrior
 
 __all__ = [
     "ALL_LABELS",
+    "EXPERIMENT",
     "PROBLEMS",
-    "Outcome",
+    "Options",
     "Problem",
+    "Result",
+    "draw_picture",
     "measure",
-    "picture",
-    "run_all",
+    "plan_rows",
+    "run",
     "summarize",
+    "tabulate_results",
     "write_results",
 ]
 
@@ -46,6 +52,16 @@ RECALL_PLACES = (1, 10, 50)
 PRECISION_PLACES = (1, 3, 5)
 ALL_LABELS = Scheme("all labels", "cross-entropy")
 """What the schemes are compared with: no negatives are drawn."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the experiment."""
+
+    data: str = add_option("delicious", "delicious or tiny_imagenet_lt_features, in LONGTAIL_DATA.")
+    seeds: int = add_option(3, "How many runs of each, with seeds 0, 1, ...", minimum=1, adds_rows=True)
+    epochs: int = add_option(15, "Passes over the samples.", minimum=1)
+    num_negatives: int = add_option(64, "m, how many negatives are drawn.", minimum=1)
 
 
 class Problem(NamedTuple):
@@ -58,7 +74,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """One trained model: its values by name, such as "tail R@10"."""
 
     scheme: Scheme
@@ -67,14 +83,14 @@ class Outcome:
     seconds: float
 
 
-def delicious(root: Path | None = None) -> Problem:
-    """Delicious: several labels a sample."""
+def load_delicious(root: Path | None = None) -> Problem:
+    """Delicious: multi-label."""
     train, test = read_delicious(root)
     return Problem(train.features, train.labels, test.features, test.labels)
 
 
-def tiny_imagenet_lt(root: Path | None = None) -> Problem:
-    """Features of Tiny-ImageNet-LT: one label a sample, and a test set with every label alike."""
+def load_tiny_imagenet_lt(root: Path | None = None) -> Problem:
+    """Features of Tiny-ImageNet-LT: one label per sample, and a test set with every label alike."""
     data = tiny_imagenet_lt_features(None if root is None else str(root))
     parts = []
     for split in (data.train, data.test):
@@ -85,14 +101,47 @@ def tiny_imagenet_lt(root: Path | None = None) -> Problem:
     return Problem(*parts)
 
 
-PROBLEMS = {"delicious": delicious, "tiny_imagenet_lt_features": tiny_imagenet_lt}
+PROBLEMS = {"delicious": load_delicious, "tiny_imagenet_lt_features": load_tiny_imagenet_lt}
 """Data sets by name."""
 
 
-def run_all(
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Train the models that the folder does not hold rows of, and summarize them."""
+    if options.data not in PROBLEMS:
+        raise ValueError(f"--data must be one of {', '.join(PROBLEMS)}. Got {options.data}.")
+    problem = PROBLEMS[options.data](None)
+    check_settings(folder, options)
+    rows = plan_rows(problem, range(options.seeds), options.num_negatives, {"epochs": options.epochs})
+    results, failures = make_rows(rows, FORMAT, folder, say)
+    return conclude(
+        results, failures, folder, tabulate_results, lambda done: write_results(done, folder, asdict(options))
+    )
+
+
+def tabulate_results(results: Sequence[Result]) -> list[Summary]:
+    """Recall by slice, and precision, for each way to sample negatives."""
+    # Two narrow tables: one of all columns would not fit into 80 characters.
+    parts = (["full R@10", "head R@10", "torso R@10", "tail R@10"], ["P@1", "P@5", "PSP@1", "PSP@5"])
+    notes = ("", "Percent; head, torso and tail by training frequency. 95 % intervals over seeds.")
+    found = summarize(results)
+    return [
+        Summary(
+            ("method", *names),
+            [(str(scheme), *(_format_estimate(values[name]) for name in names)) for scheme, values in found.items()],
+            note,
+        )
+        for names, note in zip(parts, notes, strict=True)
+    ]
+
+
+def _format_estimate(value: Estimate) -> str:
+    return f"{value.mean:.1f} \u00b1 {value.half_width:.1f}" if value.has_interval else f"{value.mean:.1f}"
+
+
+def plan_rows(
     problem: Problem, seeds: Sequence[int], num_negatives: int, settings: Mapping[str, Any]
-) -> Iterator[Outcome]:
-    """Train every scheme with every seed, one after the other.
+) -> list[Row[Result]]:
+    """Every scheme with every seed.
 
     Args:
         problem: the data.
@@ -100,19 +149,39 @@ def run_all(
         num_negatives: how many to draw for a batch.
         settings: other settings of ``ExtremeClassifier``.
     """
-    for seed in seeds:
-        for scheme in (ALL_LABELS, *SCHEMES):
-            started = time.perf_counter()
-            # As in the paper, the other labels of a sample are negatives too.
-            shared = {"excludes_other_labels": False, **settings}
-            model = ExtremeClassifier(**shared, **_sampling(scheme, problem, num_negatives), random_state=seed)
-            model.fit(problem.features, problem.labels)
-            seconds = time.perf_counter() - started
-            best = torch.from_numpy(model.predict_topk(problem.test_features, max(RECALL_PLACES)))
-            yield Outcome(scheme, seed, measure(best, problem.test_labels, model.label_prior_), seconds)
+
+    def postpone(scheme: Scheme, seed: int) -> Callable[[], Result]:
+        return lambda: _train(problem, scheme, seed, num_negatives, settings)
+
+    return [Row((*scheme, seed), postpone(scheme, seed)) for seed in seeds for scheme in (ALL_LABELS, *SCHEMES)]
 
 
-def _sampling(scheme: Scheme, problem: Problem, num_negatives: int) -> dict[str, Any]:
+def _train(problem: Problem, scheme: Scheme, seed: int, num_negatives: int, settings: Mapping[str, Any]) -> Result:
+    started = time.perf_counter()
+    # As in the paper, the other labels of a sample are negatives too.
+    shared = {"excludes_other_labels": False, **settings}
+    model = ExtremeClassifier(**shared, **_build_sampling(scheme, problem, num_negatives), random_state=seed)
+    model.fit(problem.features, problem.labels)
+    seconds = time.perf_counter() - started
+    best = torch.from_numpy(model.predict_topk(problem.test_features, max(RECALL_PLACES)))
+    return Result(scheme, seed, measure(best, problem.test_labels, model.label_prior_), seconds)
+
+
+def _split_result(result: Result) -> list[dict[str, float]]:
+    return [{"seconds": result.seconds, **result.values}]
+
+
+def _join_result(key: tuple[str, ...], lines: Sequence[Mapping[str, str]]) -> Result:
+    sampling, weighting, seed = key
+    values = {name: float(value) for name, value in lines[0].items()}
+    seconds = values.pop("seconds")
+    return Result(Scheme(sampling, weighting), int(seed), values, seconds)
+
+
+FORMAT = RowFormat(("sampling", "weighting", "seed"), _split_result, _join_result)
+
+
+def _build_sampling(scheme: Scheme, problem: Problem, num_negatives: int) -> dict[str, Any]:
     if scheme == ALL_LABELS:
         return {}
     prior = ClassPrior.from_indicator(problem.labels)
@@ -134,42 +203,39 @@ def measure(best: Tensor, truth: Any, prior: ClassPrior) -> dict[str, float]:
     return {name: 100 * float(value) for name, value in values.items()}
 
 
-def summarize(outcomes: Sequence[Outcome]) -> dict[Scheme, dict[str, Estimate]]:
+def summarize(results: Sequence[Result]) -> dict[Scheme, dict[str, Estimate]]:
     """The mean over seeds of every value, with its interval, by scheme."""
     return {
         scheme: {
-            name: estimate(outcome.values[name] for outcome in outcomes if outcome.scheme == scheme)
-            for name in outcomes[0].values
+            name: estimate(result.values[name] for result in results if result.scheme == scheme)
+            for name in results[0].values
         }
-        for scheme in dict.fromkeys(outcome.scheme for outcome in outcomes)
+        for scheme in dict.fromkeys(result.scheme for result in results)
     }
 
 
-def write_results(outcomes: Sequence[Outcome], folder: Path, settings: Mapping[str, Any]) -> list[Path]:
-    """Write ``runs.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    names = list(outcomes[0].values)
-    rows = [[*outcome.scheme, outcome.seed, outcome.seconds, *outcome.values.values()] for outcome in outcomes]
+def write_results(results: Sequence[Result], folder: Path, settings: Mapping[str, Any]) -> list[Path]:
+    """Write ``results.json`` and ``picture.html``, and return their paths."""
     summary = {
         str(scheme): {name: value.mean for name, value in values.items()}
-        for scheme, values in summarize(outcomes).items()
+        for scheme, values in summarize(results).items()
     }
     contents = {
-        "runs.csv": csv_text(["sampling", "weighting", "seed", "seconds", *names], rows),
         "results.json": json_text({"settings": settings, "percent": summary}),
-        "picture.html": picture(outcomes, settings),
+        "picture.html": draw_picture(results, settings),
     }
     return write_files(folder, contents)
 
 
-def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
+def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
     """The figures as one HTML page that needs no network."""
     slices = ("full", "head", "torso", "tail")
     recalls = {f"R@{k}": {part: f"{part} R@{k}" for part in slices} for k in RECALL_PLACES}
     precisions = {name: {f"{name}@{k}": f"{name}@{k}" for k in PRECISION_PLACES} for name in ("P", "PSP")}
-    summary = summarize(outcomes)
-    first, second = plots([_bars(summary, recalls), _bars(summary, precisions)])
-    said = ", ".join(f"{name} {value}" for name, value in settings.items())
-    body = f"""<p>Rawat et al., "Disentangling sampling and labeling bias", section 5.2. Setting: {said}. Percent;
+    summary = summarize(results)
+    first, second = plots([_draw_bars(summary, recalls), _draw_bars(summary, precisions)])
+    setting = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+    body = f"""<p>Rawat et al., "Disentangling sampling and labeling bias", section 5.2. Setting: {setting}. Percent;
 whiskers are 95 % intervals over seeds. Gray: cross-entropy over all labels.</p>
 <h2>Recall of pairs, by frequency of the label (Figures 2 and 8)</h2>
 {first}
@@ -178,7 +244,7 @@ whiskers are 95 % intervals over seeds. Gray: cross-entropy over all labels.</p>
     return page("Negatives and their weights on real data", body)
 
 
-def _bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping[str, Mapping[str, str]]) -> Any:
+def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping[str, Mapping[str, str]]) -> Any:
     """A panel for each kind of negatives and each of ``panels``, which say what stands below bars of which value."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
@@ -209,3 +275,12 @@ def _bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping[str,
         template="plotly_white", barmode="group", height=800, font={"family": "system-ui, sans-serif", "size": 14}
     )
     return figure
+
+
+EXPERIMENT = Experiment(
+    "delicious",
+    "Ways to sample negatives on real data, by slice of the labels.",
+    'Rawat et al. (2021), "Disentangling sampling and labeling bias", Figures 2, 8, 9 and 10.',
+    Options,
+    run,
+)

@@ -18,8 +18,8 @@ the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ import torch
 from torch import Tensor
 
 from longtail import margins
-from longtail.lab.data.dataset import Split
+from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.sets.builtin import gaussians
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
+from longtail.lab.reproduce._writing import json_text, page, plots, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.margins import Margins
 from longtail.metrics.classes import balanced_accuracy
@@ -40,11 +42,16 @@ from longtail.prior import ClassPrior
 
 __all__ = [
     "BAYES_ERROR",
-    "Summary",
+    "EXPERIMENT",
+    "Fit",
+    "Means",
+    "Options",
     "Trial",
+    "draw_picture",
     "fit_affine",
-    "picture",
-    "run_trial",
+    "fit_losses",
+    "measure_trial",
+    "run",
     "run_trials",
     "summarize",
     "write_results",
@@ -68,24 +75,40 @@ LOSSES: dict[str, Callable[[ClassPrior], Margins]] = {
 POST_HOC = "Post-hoc adjustment"
 BY_NORM = "Weight normalization, by norm"
 BY_PRIOR = "Weight normalization, by prior"
+POST_HOC_METHODS = (POST_HOC, BY_NORM, BY_PRIOR)
 BAYES = "Bayes rule"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """Balanced errors of one training and one test sample, and what a picture of them needs."""
+class Options:
+    """How to run the experiment."""
 
-    errors: dict[str, float]
-    """Of each method; post-hoc methods at tau = 1."""
-    curves: dict[str, list[float]]
-    """Of each post-hoc method, over ``TAUS``."""
-    train: Split
+    trials: int = add_option(100, "Independent samples to average over.", minimum=2, adds_rows=True)
+    samples: int = add_option(10_000, "Samples to train on, and as many to test on.", minimum=200)
+    seed: int = add_option(0, "Chooses the samples.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training and a test sample, and what each loss learns from the one."""
+
+    data: Dataset
     heads: dict[str, Tensor]
     """[2, 3] class vectors of each loss; the last column is the bias."""
 
 
 @dataclass(frozen=True)
-class Summary:
+class Trial:
+    """Balanced errors of one training and one test sample."""
+
+    errors: dict[str, float]
+    """Of each method; post-hoc methods at tau = 1."""
+    curves: dict[str, list[float]]
+    """Of each post-hoc method, over ``TAUS``."""
+
+
+@dataclass(frozen=True)
+class Means:
     """Means and standard errors over trials."""
 
     num_trials: int
@@ -93,19 +116,70 @@ class Summary:
     curves: dict[str, list[tuple[float, float]]]
 
 
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Make the trials that the folder does not hold, and summarize them."""
+    check_settings(folder, options)
+    seeds = choose_seeds(options.trials, options.seed)
+    rows = [Row((index,), _postpone_trial(seed, options.samples)) for index, seed in enumerate(seeds)]
+    trials, failures = make_rows(rows, FORMAT, folder, say)
+    return conclude(
+        trials,
+        failures,
+        folder,
+        lambda done: [tabulate_errors(summarize(done))],
+        lambda done: write_results(done, fit_losses(seeds[0], options.samples), folder, asdict(options)),
+    )
+
+
+def tabulate_errors(means: Means) -> Summary:
+    """Mean balanced errors with standard errors."""
+    rows = [(name, f"{mean:.2%}", f"{error:.2%}") for name, (mean, error) in means.errors.items()]
+    note = f"Means over {means.num_trials} trials; post-hoc methods at tau = 1. Bayes in theory: {BAYES_ERROR:.2%}."
+    return Summary(("method", "balanced error", "± standard error"), rows, note)
+
+
+def choose_seeds(num_trials: int, seed: int) -> list[int]:
+    """A seed for each trial; the first ones do not depend on how many follow."""
+    return [int(state) for state in np.random.SeedSequence(seed).generate_state(num_trials)]
+
+
 def run_trials(num_trials: int, num_samples: int = 10_000, seed: int = 0) -> Iterator[Trial]:
-    """Independent trials, one after the other; the first ones do not depend on how many follow."""
-    for trial_seed in np.random.SeedSequence(seed).generate_state(num_trials):
-        yield run_trial(int(trial_seed), num_samples)
+    """Independent trials, one after the other."""
+    for trial_seed in choose_seeds(num_trials, seed):
+        yield measure_trial(fit_losses(trial_seed, num_samples))
 
 
-def run_trial(seed: int, num_samples: int = 10_000) -> Trial:
-    """Draw samples, train every loss on them, and measure everything on others."""
+def _postpone_trial(seed: int, num_samples: int) -> Callable[[], Trial]:
+    return lambda: measure_trial(fit_losses(seed, num_samples))
+
+
+def _split_trial(trial: Trial) -> list[dict[str, float]]:
+    """One line of all errors; those at tau = 1 are among the curves as well."""
+    curves = {f"{name}, tau {tau:g}": curve[i] for name, curve in trial.curves.items() for i, tau in enumerate(TAUS)}
+    return [trial.errors | curves]
+
+
+def _join_trial(key: tuple[str, ...], lines: Sequence[Mapping[str, str]]) -> Trial:
+    values = {name: float(value) for name, value in lines[0].items()}
+    curves = {name: [values.pop(f"{name}, tau {tau:g}") for tau in TAUS] for name in POST_HOC_METHODS}
+    return Trial(values, curves)
+
+
+FORMAT = RowFormat(("trial",), _split_trial, _join_trial)
+
+
+def fit_losses(seed: int, num_samples: int = 10_000) -> Fit:
+    """Draw samples, and train every loss on them."""
     data = gaussians(num_samples, num_samples, seed=seed)
-    prior, test_labels = data.prior, data.test.labels
-    inputs, test_inputs = _with_constant(data.train), _with_constant(data.test)
-    heads = {name: fit_affine(inputs, data.train.labels, build(prior)) for name, build in LOSSES.items()}
+    inputs = _add_constant(data.train)
+    heads = {name: fit_affine(inputs, data.train.labels, build(data.prior)) for name, build in LOSSES.items()}
+    return Fit(data, heads)
 
+
+def measure_trial(fit: Fit) -> Trial:
+    """Measure every loss and every post-hoc method on the test samples."""
+    prior, test_labels = fit.data.prior, fit.data.test.labels
+    heads, test_inputs = fit.heads, _add_constant(fit.data.test)
     erm = heads["ERM"]
     erm_logits = test_inputs @ erm.T
     curves = {
@@ -118,7 +192,7 @@ def run_trial(seed: int, num_samples: int = 10_000) -> Trial:
     errors = {name: balanced_error(test_inputs @ head.T, test_labels) for name, head in heads.items()}
     errors |= {name: curve[TAUS.index(1.0)] for name, curve in curves.items()}
     errors[BAYES] = balanced_error(test_inputs @ BAYES_HEAD.T, test_labels)
-    return Trial(errors, curves, data.train, heads)
+    return Trial(errors, curves)
 
 
 def fit_affine(inputs: Tensor, labels: Tensor, loss_margins: Margins) -> Tensor:
@@ -146,9 +220,9 @@ def balanced_error(logits: Tensor, labels: Tensor) -> float:
     return 1 - float(balanced_accuracy(logits, labels))
 
 
-def summarize(trials: list[Trial]) -> Summary:
-    """Means and standard errors over at least two trials."""
-    return Summary(
+def summarize(trials: Sequence[Trial]) -> Means:
+    """Means and standard errors over trials."""
+    return Means(
         num_trials=len(trials),
         errors={name: _mean_and_error(trial.errors[name] for trial in trials) for name in trials[0].errors},
         curves={
@@ -158,10 +232,16 @@ def summarize(trials: list[Trial]) -> Summary:
     )
 
 
-def write_results(trials: list[Trial], folder: Path, settings: dict[str, Any]) -> list[Path]:
-    """Write ``trials.csv``, ``results.json`` and ``picture.html``, and return their paths."""
+def write_results(trials: Sequence[Trial], fit: Fit, folder: Path, settings: dict[str, Any]) -> list[Path]:
+    """Write ``results.json`` and ``picture.html``, and return their paths.
+
+    Args:
+        trials: at least two.
+        fit: of one trial, to draw.
+        folder: where to.
+        settings: to be said.
+    """
     summary = summarize(trials)
-    rows = [(index, *trial.errors.values()) for index, trial in enumerate(trials)]
     results = {
         "settings": settings,
         "balanced_error": {
@@ -171,11 +251,7 @@ def write_results(trials: list[Trial], folder: Path, settings: dict[str, Any]) -
         "tau": TAUS,
         "balanced_error_by_tau": {name: [mean for mean, _ in curve] for name, curve in summary.curves.items()},
     }
-    contents = {
-        "trials.csv": csv_text(["trial", *trials[0].errors], rows),
-        "results.json": json_text(results),
-        "picture.html": picture(trials, settings),
-    }
+    contents = {"results.json": json_text(results), "picture.html": draw_picture(trials, fit, settings)}
     return write_files(folder, contents)
 
 
@@ -192,7 +268,7 @@ COLORS = {
 """Told apart also by color-blind readers (Okabe and Ito)."""
 
 
-def picture(trials: list[Trial], settings: dict[str, Any]) -> str:
+def draw_picture(trials: Sequence[Trial], fit: Fit, settings: dict[str, Any]) -> str:
     """Figure 2 as one HTML page that needs no network."""
     from plotly.subplots import make_subplots
 
@@ -205,7 +281,7 @@ def picture(trials: list[Trial], settings: dict[str, Any]) -> str:
         ],
         horizontal_spacing=0.06,
     )
-    for column, traces in enumerate([_boxes(trials), _separators(trials[0]), _curves(trials)], start=1):
+    for column, traces in enumerate([_draw_boxes(trials), _draw_separators(fit), _draw_curves(trials)], start=1):
         for trace in traces:
             figure.add_trace(trace, row=1, col=column)
     _lay_out(figure)
@@ -214,7 +290,7 @@ def picture(trials: list[Trial], settings: dict[str, Any]) -> str:
     return page("Two Gaussians, 5% positives: what each loss makes of them", body)
 
 
-def _boxes(trials: list[Trial]) -> list[Any]:
+def _draw_boxes(trials: Sequence[Trial]) -> list[Any]:
     from plotly import graph_objects
 
     return [
@@ -234,11 +310,11 @@ def _boxes(trials: list[Trial]) -> list[Any]:
     ]
 
 
-def _separators(trial: Trial, num_points: int = 2000, reach: float = 5.0) -> list[Any]:
+def _draw_separators(fit: Fit, num_points: int = 2000, reach: float = 5.0) -> list[Any]:
     from plotly import graph_objects
 
     traces = []
-    features, labels = _with_constant(trial.train)[:num_points, :2], trial.train.labels[:num_points]
+    features, labels = _add_constant(fit.data.train)[:num_points, :2], fit.data.train.labels[:num_points]
     for label, name, color in [(0, "negative", "#9ecae1"), (1, "positive", "#ef8a62")]:
         points = features[labels == label].T.tolist()
         traces.append(
@@ -250,7 +326,7 @@ def _separators(trial: Trial, num_points: int = 2000, reach: float = 5.0) -> lis
                 marker={"color": color, "size": 4 + label, "opacity": 0.6},
             )
         )
-    for name, head in {**trial.heads, BAYES: BAYES_HEAD}.items():
+    for name, head in {**fit.heads, BAYES: BAYES_HEAD}.items():
         first, second, offset = (head[1] - head[0]).tolist()
         traces.append(
             graph_objects.Scatter(
@@ -264,7 +340,7 @@ def _separators(trial: Trial, num_points: int = 2000, reach: float = 5.0) -> lis
     return traces
 
 
-def _curves(trials: list[Trial]) -> list[Any]:
+def _draw_curves(trials: Sequence[Trial]) -> list[Any]:
     from plotly import graph_objects
 
     summary = summarize(trials)
@@ -314,7 +390,7 @@ prediction, so its lines are flat. Bars are standard errors over trials.</p>
 {plot}"""
 
 
-def _with_constant(split: Split) -> Tensor:
+def _add_constant(split: Split) -> Tensor:
     """[N, 3] float64 inputs, the last of which is 1: its weight is the bias."""
     inputs = split.batch(torch.arange(len(split)))
     assert isinstance(inputs, Tensor)
@@ -322,5 +398,14 @@ def _with_constant(split: Split) -> Tensor:
 
 
 def _mean_and_error(values: Iterable[float]) -> tuple[float, float]:
-    sample = torch.tensor(list(values), dtype=torch.float64)
-    return float(sample.mean()), float(sample.std() / math.sqrt(len(sample)))
+    sample = np.array(list(values))
+    return float(sample.mean()), float(sample.std(ddof=1) / math.sqrt(len(sample))) if len(sample) > 1 else math.nan
+
+
+EXPERIMENT = Experiment(
+    "gaussians",
+    "Two Gaussians, 5% positives: what each loss makes of them, against the Bayes rule.",
+    'Menon et al. (2021), "Long-tail learning via logit adjustment", section 6.1 and Figure 2.',
+    Options,
+    run,
+)

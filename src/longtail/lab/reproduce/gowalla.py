@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from longtail.lab.data.formats.sparse_text import one_per_positive
-from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, Scheme
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.lab.data.sets.interactions import read_gowalla
+from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
+from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, SCHEMES, Scheme
+from longtail.lab.reproduce._writing import json_text, page, plots, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.margins import Margins
 from longtail.metrics.retrieval import recall_at_k
 from longtail.negatives.distributions import Distribution
@@ -34,14 +37,18 @@ from longtail.negatives.weightings import Weighting, targeting
 from longtail.prior import ClassPrior
 
 __all__ = [
-    "Outcome",
+    "EXPERIMENT",
+    "Options",
+    "Result",
     "Settings",
-    "above_line",
-    "between",
-    "extremes",
-    "picture",
+    "draw_picture",
+    "list_between",
+    "list_extremes",
+    "measure_above_line",
+    "plan_rows",
     "recommend",
-    "run_all",
+    "run",
+    "tabulate_results",
     "train",
     "write_results",
 ]
@@ -50,6 +57,15 @@ PLACES = 20
 TAUS = (0.25, 0.5, 0.75, 1.0)
 """Strengths of the margin between the extremes."""
 _BETWEEN = "tau = "
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the experiment."""
+
+    epochs: int = add_option(10, "Passes over the pairs.", minimum=1)
+    num_negatives: int = add_option(1024, "m, how many negatives are drawn.", minimum=1)
+    seed: int = add_option(0, "Chooses start, order and negatives.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """R@20 of one trained factorization."""
 
     scheme: Scheme
@@ -84,39 +100,89 @@ class Factorization(nn.Module):
         nn.init.normal_(self.users.weight, std=items.in_features**-0.5)
 
 
-def run_all(
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Train the factorizations that the folder does not hold rows of, and summarize them."""
+    pairs, truth = read_gowalla()
+    check_settings(folder, options)
+    settings = Settings(epochs=options.epochs, num_negatives=options.num_negatives)
+    schemes = [*SCHEMES, *list_extremes(), *list_between()]
+    results, failures = make_rows(plan_rows(pairs, truth, schemes, settings, options.seed), FORMAT, folder, say)
+    return conclude(
+        results,
+        failures,
+        folder,
+        lambda done: [tabulate_results(done)],
+        lambda done: write_results(done, folder, settings),
+    )
+
+
+def tabulate_results(results: Sequence[Result]) -> Summary:
+    """R@20 of all items and of rare ones, for each way to sample negatives."""
+    gaps = measure_above_line(results)
+    rows = [
+        (
+            str(result.scheme),
+            f"{result.recall:.4f}",
+            f"{result.rare_recall:.4f}",
+            f"{gaps[result.scheme]:+.4f}" if result.scheme in gaps else "-",
+            f"{result.seconds:.0f}",
+        )
+        for result in results
+    ]
+    note = "Rare: the rarest third of the items. The line joins uniform and within-batch, both of weight 1."
+    return Summary(("method", "R@20", "rare R@20", "above the line", "seconds"), rows, note)
+
+
+def plan_rows(
     pairs: Any, truth: Any, schemes: Sequence[Scheme], settings: Settings, seed: int = 0
-) -> Iterator[Outcome]:
-    """Train and test one factorization for each scheme, one after the other.
+) -> list[Row[Result]]:
+    """One factorization for each scheme, trained and tested.
 
     Args:
         pairs: [users, items] SciPy sparse, to train on.
         truth: [users, items] SciPy sparse, to find.
-        schemes: of ``SCHEMES``, ``extremes`` and ``between``.
+        schemes: of ``SCHEMES``, ``list_extremes`` and ``list_between``.
         settings: how to train.
         seed: start, order and negatives.
     """
-    prior = item_prior(pairs)
-    rare_truth = truth.multiply(rare_items(prior)[None, :]).tocsr()
-    for scheme in schemes:
-        started = time.perf_counter()
-        model = train(pairs, *_built(scheme, prior), settings, seed)
-        seconds = time.perf_counter() - started
-        best = recommend(model, pairs)
-        yield Outcome(scheme, mean_recall(best, truth), mean_recall(best, rare_truth), seconds)
+    prior = count_items(pairs)
+    rare_truth = truth.multiply(mark_rare_items(prior)[None, :]).tocsr()
+
+    def postpone(scheme: Scheme) -> Callable[[], Result]:
+        def make() -> Result:
+            started = time.perf_counter()
+            model = train(pairs, *_build_scheme(scheme, prior), settings, seed)
+            seconds = time.perf_counter() - started
+            best = recommend(model, pairs)
+            return Result(scheme, mean_recall(best, truth), mean_recall(best, rare_truth), seconds)
+
+        return make
+
+    return [Row(scheme, postpone(scheme)) for scheme in schemes]
 
 
-def extremes() -> tuple[Scheme, ...]:
+def _split_result(result: Result) -> list[dict[str, float]]:
+    return [{"recall": result.recall, "rare_recall": result.rare_recall, "seconds": result.seconds}]
+
+
+def _join_result(key: tuple[str, ...], lines: Sequence[Mapping[str, str]]) -> Result:
+    return Result(Scheme(*key), *(float(lines[0][name]) for name in ("recall", "rare_recall", "seconds")))
+
+
+FORMAT = RowFormat(("sampling", "weighting"), _split_result, _join_result)
+
+
+def list_extremes() -> tuple[Scheme, ...]:
     """Negatives that all count 1, as they are mostly used: uniform ones, and those of the batch."""
     return tuple(Scheme(sampling, "unit") for sampling in DISTRIBUTIONS)
 
 
-def between(taus: Sequence[float] = TAUS) -> tuple[Scheme, ...]:
+def list_between(taus: Sequence[float] = TAUS) -> tuple[Scheme, ...]:
     """Uniform negatives with weights that target the margin tau log pi[y'] + a constant."""
     return tuple(Scheme("uniform", f"{_BETWEEN}{tau:g}") for tau in taus)
 
 
-def _built(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
+def _build_scheme(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
     if not scheme.weighting.startswith(_BETWEEN):
         return scheme.build(prior)
     tau = float(scheme.weighting.removeprefix(_BETWEEN))
@@ -126,12 +192,12 @@ def _built(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
     return DISTRIBUTIONS[scheme.sampling](prior), targeting(margins)
 
 
-def item_prior(pairs: Any) -> ClassPrior:
+def count_items(pairs: Any) -> ClassPrior:
     """How often each item occurs, smoothed, since some may not."""
     return ClassPrior.from_counts(np.bincount(pairs.indices, minlength=pairs.shape[1])).smoothed(1)
 
 
-def rare_items(prior: ClassPrior) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def mark_rare_items(prior: ClassPrior) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """[items] whether an item is of the rarest third."""
     is_rare = np.zeros(prior.num_classes, dtype=np.bool_)
     is_rare[prior.rarest(prior.num_classes // 3).numpy()] = True
@@ -185,41 +251,41 @@ def mean_recall(best: Tensor, truth: Any) -> float:
     return float(recall_at_k(best[users], truth[users], PLACES)[-1])
 
 
-def above_line(outcomes: Sequence[Outcome]) -> dict[Scheme, float]:
-    """How far R@20 lies above the straight line between the two ``extremes``, at equal rare R@20.
+def measure_above_line(results: Sequence[Result]) -> dict[Scheme, float]:
+    """How far R@20 lies above the straight line between the two extremes, at equal rare R@20.
 
-    Of the outcomes that have more rare R@20 than the lower end. Beyond the other end the line goes on at its height.
+    Of the results that have more rare R@20 than the lower end. Beyond the other end the line goes on at its height.
+    Without both ends there is no line, and nothing above it.
     """
-    uniform, within = (next(outcome for outcome in outcomes if outcome.scheme == scheme) for scheme in extremes())
-    low, high = sorted((uniform, within), key=lambda end: end.rare_recall)
+    ends = [result for result in results if result.scheme in list_extremes()]
+    if len(ends) < 2:
+        return {}
+    low, high = sorted(ends, key=lambda end: end.rare_recall)
     width = high.rare_recall - low.rare_recall
     found = {}
-    for outcome in outcomes:
-        if outcome is not high and outcome.rare_recall > low.rare_recall:
-            share = min(1.0, (outcome.rare_recall - low.rare_recall) / width) if width else 1.0
-            found[outcome.scheme] = outcome.recall - (low.recall + share * (high.recall - low.recall))
+    for result in results:
+        if result is not high and result.rare_recall > low.rare_recall:
+            share = min(1.0, (result.rare_recall - low.rare_recall) / width) if width else 1.0
+            found[result.scheme] = result.recall - (low.recall + share * (high.recall - low.recall))
     return found
 
 
-def write_results(outcomes: Sequence[Outcome], folder: Path, settings: Settings) -> list[Path]:
-    """Write ``runs.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    columns = ["sampling", "weighting", "recall", "rare_recall", "seconds"]
-    rows = [[*outcome.scheme, outcome.recall, outcome.rare_recall, outcome.seconds] for outcome in outcomes]
-    above = {str(scheme): gap for scheme, gap in above_line(outcomes).items()}
+def write_results(results: Sequence[Result], folder: Path, settings: Settings) -> list[Path]:
+    """Write ``results.json`` and ``picture.html``, and return their paths."""
+    above = {str(scheme): gap for scheme, gap in measure_above_line(results).items()}
     contents = {
-        "runs.csv": csv_text(columns, rows),
         "results.json": json_text({"settings": asdict(settings), "above_line": above}),
-        "picture.html": picture(outcomes, asdict(settings)),
+        "picture.html": draw_picture(results, asdict(settings)),
     }
     return write_files(folder, contents)
 
 
-def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
+def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
     """R@20 of all items against that of rare ones, as one HTML page that needs no network."""
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    ends = [outcome for outcome in outcomes if outcome.scheme in extremes()]
+    ends = [result for result in results if result.scheme in list_extremes()]
     figure.add_trace(
         graph_objects.Scatter(
             x=[end.rare_recall for end in ends],
@@ -231,18 +297,18 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
         )
     )
     symbols = {"uniform": "circle", "within-batch": "square"}
-    for outcome in outcomes:
-        sampling, weighting = outcome.scheme
+    for result in results:
+        sampling, weighting = result.scheme
         figure.add_trace(
             graph_objects.Scatter(
-                x=[outcome.rare_recall],
-                y=[outcome.recall],
+                x=[result.rare_recall],
+                y=[result.recall],
                 mode="markers+text",
-                name=str(outcome.scheme),
-                text=[f" {outcome.scheme}"],
-                textposition=_text_position(outcome.scheme),
+                name=str(result.scheme),
+                text=[f" {result.scheme}"],
+                textposition=_place_text(result.scheme),
                 marker={"color": COLORS.get(weighting, "#009e73"), "symbol": symbols[sampling], "size": 12},
-                hovertemplate=f"{outcome.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
+                hovertemplate=f"{result.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
                 showlegend=False,
                 cliponaxis=False,
             )
@@ -255,15 +321,24 @@ def picture(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> str:
         margin={"r": 200},  # room for the text right of the points
         font={"family": "system-ui, sans-serif", "size": 14},
     )
-    said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
-    body = f"""<p>Matrix factorization of Gowalla. Setting: {said}. The dotted line joins uniform and within-batch
+    setting = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
+    body = f"""<p>Matrix factorization of Gowalla. Setting: {setting}. The dotted line joins uniform and within-batch
 negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant.</p>
 {plots([figure])[0]}"""
     return page("Head and tail on Gowalla", body)
 
 
-def _text_position(scheme: Scheme) -> str:
+def _place_text(scheme: Scheme) -> str:
     """Where the name of a point is, so that names of neighbors do not lie upon each other."""
     is_below = scheme.sampling == "uniform" or scheme.weighting == "unit"
     is_left = scheme.weighting == "relative" or scheme == ("uniform", "tail")
     return f"{'bottom' if is_below else 'top'} {'left' if is_left else 'right'}"
+
+
+EXPERIMENT = Experiment(
+    "gowalla",
+    "Recommendation on Gowalla: R@20 of all items and of rare ones, for ways to sample negatives.",
+    'Rawat et al. (2021), "Disentangling sampling and labeling bias", for the weightings.',
+    Options,
+    run,
+)

@@ -1,37 +1,44 @@
 """Tables 1, 5 and 6 of Duarte et al. (2021), "PLM: partial label masking for imbalanced multi-label classification".
 
-Table 1 compares losses with and without partial label masking on samples with two labels. The reference trains a
-ResNet-12 for 90 epochs on imbalanced MultiMNIST, as the recipe ``multimnist`` does; the default is the same in
-small, on pairs of the digits that ship with scikit-learn.
+Table 1 compares losses with and without partial label masking on multi-label data: samples with two labels. The
+reference trains a ResNet-12 for 90 epochs on imbalanced MultiMNIST, as the recipe ``multimnist`` does; the default is
+the same in small, on pairs of the digits that ship with scikit-learn.
 
 Tables 5 and 6 vary the rate and the initial ratio of the masking. The reference does so on long-tailed CIFAR
-with a ResNet-32; the default is long-tailed digits with a small network, with one label a sample as there.
+with a ResNet-32; the default is long-tailed digits with a small network, with one label per sample as there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longtail.lab.data.registry import load_data
 from longtail.lab.report import write_report
-from longtail.lab.reproduce._writing import csv_text, json_text, write_files
+from longtail.lab.reproduce._rows import Row, RowFormat, conclude, make_rows
+from longtail.lab.reproduce._writing import json_text, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.runs.folder import Run
 from longtail.lab.training.loop import train
-from longtail.lab.training.recipe import Recipe
+from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe
 
 __all__ = [
     "COLUMNS",
+    "EXPERIMENT",
     "INITIAL_RATIOS",
     "LOSSES",
     "RATES",
-    "Outcome",
-    "mean",
-    "run_ablations",
-    "run_losses",
+    "Options",
+    "Result",
+    "average",
+    "plan_ablations",
+    "plan_losses",
+    "run",
+    "tabulate_losses",
+    "tabulate_settings",
     "write_results",
 ]
 
@@ -46,6 +53,16 @@ COLUMNS = (
     "exact_match",
 )
 """The columns of Table 1."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the experiment."""
+
+    recipe: str = add_option("two_digits", "Multi-label data, for Table 1; multimnist is the paper's.")
+    one_label_recipe: str = add_option("digits", "Data with one label per sample, for Tables 5 and 6.")
+    seeds: int = add_option(3, "How many runs of each row, with seeds 0, 1, ...", minimum=1, adds_rows=True)
+    settings: tuple[str, ...] = add_option((), "A setting, such as train.epochs=5.", flag="--set")
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,7 @@ UNDERSAMPLED_SHARE = 19
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """One run, as a row of a table."""
 
     table: int
@@ -108,67 +125,145 @@ class Outcome:
     run: Run
 
 
-def run_losses(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> Iterator[Outcome]:
-    """Table 1: every loss on samples with several labels. Masking is set as in the recipe's method."""
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Train every row of the tables, and summarize them beside the paper's."""
+    names = (options.recipe, options.one_label_recipe)
+    pairs, single = (load_recipe(find_recipe(name), options.settings) for name in names)
+    seeds = range(options.seeds)
+    rows = [*plan_losses(pairs, folder, seeds), *plan_ablations(single, folder, seeds)]
+    results, failures = make_rows(rows, FORMAT, folder, say)
+    return conclude(results, failures, folder, _tabulate, lambda done: write_results(done, folder))
+
+
+def plan_losses(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[Result]]:
+    """Table 1: every loss on multi-label data. Masking is set as in the recipe's method."""
     per_class = max(1, int(load_data(recipe.data).prior.counts.max()) // UNDERSAMPLED_SHARE)
+    rows = []
     for name, loss in LOSSES.items():
         masking = dict(recipe.method.options) if loss.is_masked else {}
         options = masking | ({"per_class": per_class} if loss.is_undersampled else {})
         reported = {column: value / 100 for column, value in zip(COLUMNS, loss.reported, strict=True)}
         for seed in seeds:
             variant = recipe.with_method(loss.method, options).with_seed(seed)
-            run = train(variant, folder / "table-1" / loss.method / f"seed-{seed}", show_progress=False)
-            yield Outcome(1, name, seed, {column: run.metrics[column] for column in COLUMNS}, reported, run)
+            place = folder / "table-1" / loss.method / f"seed-{seed}"
+            rows.append(_plan_row(1, name, variant, place, reported, _measure_scores))
+    return rows
 
 
-def run_ablations(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> Iterator[Outcome]:
-    """Tables 5 and 6: rates and initial ratios, on samples with one label."""
-    rows: list[tuple[int, str, dict[str, Any], float]] = [
+def plan_ablations(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[Result]]:
+    """Tables 5 and 6: rates and initial ratios, on data with one label per sample."""
+    cells: list[tuple[int, str, dict[str, Any], float]] = [
         (5, f"rate {rate:g}", {"rate": rate}, error) for rate, error in RATES.items()
     ]
-    rows += [(6, f"initial {name}", {"rate": 1.0, "initial": name}, error) for name, error in INITIAL_RATIOS.items()]
-    for table, name, options, error in rows:
+    cells += [(6, f"initial {name}", {"rate": 1.0, "initial": name}, error) for name, error in INITIAL_RATIOS.items()]
+    rows = []
+    for table, name, options, error in cells:
         for seed in seeds:
             variant = recipe.with_method("partial_label_masking", options).with_seed(seed)
             place = folder / f"table-{table}" / name.replace(" ", "-") / f"seed-{seed}"
-            run = train(variant, place, show_progress=False)
-            values = {"error": 1 - run.metrics["accuracy"]}
-            yield Outcome(table, name, seed, values, {"error": error / 100}, run)
+            rows.append(_plan_row(table, name, variant, place, {"error": error / 100}, _measure_error))
+    return rows
 
 
-def mean(outcomes: Sequence[Outcome], row: str, column: str) -> float:
+def _plan_row(
+    table: int,
+    name: str,
+    recipe: Recipe,
+    folder: Path,
+    reported: Mapping[str, float],
+    measure: Callable[[Run], dict[str, float]],
+) -> Row[Result]:
+    seed = recipe.train.seed
+
+    def make() -> Result:
+        run = train(recipe, folder, show_progress=False)
+        return Result(table, name, seed, measure(run), reported, run)
+
+    return Row((table, name, seed), make)
+
+
+def _measure_scores(run: Run) -> dict[str, float]:
+    return {column: run.metrics[column] for column in COLUMNS}
+
+
+def _measure_error(run: Run) -> dict[str, float]:
+    return {"error": 1 - run.metrics["accuracy"]}
+
+
+def _split_result(result: Result) -> list[dict[str, Any]]:
+    return [
+        {"column": column, "value": value, "reported": result.reported[column]}
+        for column, value in result.values.items()
+    ]
+
+
+FORMAT = RowFormat(("table", "row", "seed"), _split_result)
+
+
+def average(results: Sequence[Result], row: str, column: str) -> float:
     """The mean over seeds of one cell."""
-    found = [outcome.values[column] for outcome in outcomes if outcome.row == row]
+    found = [result.values[column] for result in results if result.row == row]
     return sum(found) / len(found) if found else math.nan
 
 
-def write_results(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
-    """Write ``tables.csv``, ``results.json`` and, about the runs of Table 1, ``report.html``; return their paths."""
-    written = write_files(folder, {"tables.csv": _csv(outcomes), "results.json": json_text(_results(outcomes))})
+def _tabulate(results: Sequence[Result]) -> list[Summary]:
+    parts = [result for result in results if result.table == 1], [result for result in results if result.table != 1]
+    tabulators = (tabulate_losses, tabulate_settings)
+    return [tabulate(part) for tabulate, part in zip(tabulators, parts, strict=True) if part]
+
+
+def tabulate_losses(results: Sequence[Result]) -> Summary:
+    """Table 1: what was measured, and in brackets what the paper reports."""
+    columns = {"recall": "recall", "recall_rarest_3": "recall, 3 rarest", "f1": "F1", "f1_rarest_3": "F1, 3 rarest"}
+    reported = {result.row: result.reported for result in results}
+    rows = [
+        (row, *(f"{100 * average(results, row, name):.1f} ({100 * reported[row][name]:.1f})" for name in columns))
+        for row in LOSSES
+        if row in reported
+    ]
+    note = f"Recipe {results[0].run.recipe['name']}; in brackets: the paper's, of MultiMNIST over 90 epochs."
+    return Summary(("method", *columns.values()), rows, note)
+
+
+def tabulate_settings(results: Sequence[Result]) -> Summary:
+    """Tables 5 and 6."""
+    found = {result.row: result for result in results}
+    rows = [
+        (row, f"{100 * average(results, row, 'error'):.2f}", f"{100 * result.reported['error']:.2f}")
+        for row, result in found.items()
+    ]
+    recipe = results[0].run.recipe["name"]
+    note = f"Error in percent, recipe {recipe}; the paper's: CIFAR-10-LT, ratio 100. Initial ratios are at rate 1."
+    return Summary(("method", "error", "in the paper"), rows, note)
+
+
+def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Write ``results.json`` and, about the runs of Table 1, ``report.html``; return their paths."""
+    written = write_files(folder, {"results.json": json_text(_collect_results(results))})
     page = folder / "report.html"
-    runs = [outcome.run for outcome in outcomes if outcome.table == 1]
+    runs = [result.run for result in results if result.table == 1]
     write_report(runs, page, title="Partial label masking, Table 1")
     return [*written, page]
 
 
-def _csv(outcomes: Sequence[Outcome]) -> str:
-    rows = [
-        (outcome.table, outcome.row, outcome.seed, column, value, outcome.reported[column])
-        for outcome in outcomes
-        for column, value in outcome.values.items()
-    ]
-    return csv_text(["table", "row", "seed", "column", "value", "reported"], rows)
-
-
-def _results(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _collect_results(results: Sequence[Result]) -> dict[str, Any]:
     """Means over seeds, and the reference's."""
-    rows = {outcome.row: outcome for outcome in outcomes}
+    rows = {result.row: result for result in results}
     return {
         name: {
-            "table": outcome.table,
-            "recipe": outcome.run.recipe["name"],
-            "values": {column: mean(outcomes, name, column) for column in outcome.values},
-            "reported": dict(outcome.reported),
+            "table": result.table,
+            "recipe": result.run.recipe["name"],
+            "values": {column: average(results, name, column) for column in result.values},
+            "reported": dict(result.reported),
         }
-        for name, outcome in rows.items()
+        for name, result in rows.items()
     }
+
+
+EXPERIMENT = Experiment(
+    "plm",
+    "Partial label masking around several losses, its rate and its start.",
+    'Duarte et al. (2021), "PLM: partial label masking for imbalanced multi-label classification", Tables 1, 5, 6.',
+    Options,
+    run,
+)

@@ -9,7 +9,7 @@ has weight 0, as in the table. Within-batch negatives are drawn from the prior: 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,27 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.cli.explaining import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
-from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
+from longtail.lab.cli.explaining import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
+from longtail.lab.reproduce._schemes import SCHEMES
+from longtail.lab.reproduce._writing import json_text, page, plots, write_files
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.negatives.distributions import Batch, Draw
 from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior
 
 __all__ = [
+    "EXPERIMENT",
     "NUM_NEGATIVES",
     "PRIOR",
+    "MeasuredScheme",
     "Measurement",
-    "Scheme",
+    "Options",
+    "draw_picture",
     "measure",
-    "measure_all",
-    "picture",
+    "measure_scheme",
+    "run",
     "write_results",
 ]
 
@@ -41,6 +47,15 @@ PRIOR = ClassPrior.from_counts([5000 // rank for rank in range(1, 51)])
 """Fifty labels by Zipf's law."""
 NUM_NEGATIVES = (4, 16, 64, 256, 1024)
 """m, how many negatives are drawn."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the experiment."""
+
+    samples: int = add_option(20, "Pairs of logits and a true label to average over.", minimum=1)
+    draws: int = add_option(200, "Times that negatives are drawn for each pair.", minimum=2)
+    seed: int = add_option(0, "Chooses logits, labels and negatives.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class MeasuredScheme:
     """One row of Table 2, measured."""
 
     explanation: Explanation
@@ -70,19 +85,84 @@ class Scheme:
         return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
 
 
-def measure_all(num_samples: int, num_draws: int, seed: int = 0) -> Iterator[Scheme]:
-    """The rows of Table 2, one after the other."""
+def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Measure the rows of Table 2 that the folder does not hold, and summarize them."""
+    check_settings(folder, options)
+    rows = [Row(scheme, _postpone_scheme(place, options)) for place, scheme in enumerate(SCHEMES)]
+    schemes, failures = make_rows(rows, FORMAT, folder, say)
+    return conclude(
+        schemes,
+        failures,
+        folder,
+        lambda done: [tabulate_schemes(done)],
+        lambda done: write_results(done, folder, asdict(options)),
+    )
+
+
+def tabulate_schemes(schemes: Sequence[MeasuredScheme]) -> Summary:
+    """Sampled and implied losses, and how the error falls with the number of negatives."""
+    rows = []
+    for scheme in schemes:
+        last = scheme.measurements[-1]
+        rows.append(
+            (
+                f"{scheme.explanation.sampling}, {scheme.explanation.weighting}",
+                f"{last.implied:.4f}",
+                f"{last.sampled:.4f}",
+                f"{last.squared_error:.2e}",
+                f"{last.expected_error:.2e}",
+                f"m^{scheme.slope:.2f}",
+            )
+        )
+    at = f"at m = {schemes[0].measurements[-1].num_negatives:,}"
+    note = f"Mean losses {at}; error: mean squared difference of sampled and implied loss; theory: by Theorem 3."
+    return Summary(("method", "implied", "sampled", "error", "theory", "falls as"), rows, note)
+
+
+def measure_scheme(place: int, num_samples: int, num_draws: int, seed: int = 0) -> MeasuredScheme:
+    """One row of Table 2. The samples depend on the seed alone; the negatives on the place of the row as well."""
+    sampling, weighting = SCHEMES[place]
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_samples, PRIOR.num_classes, generator=generator, dtype=torch.float64)
     target = torch.randint(PRIOR.num_classes, (num_samples,), generator=generator)
-    for sampling in ("uniform", "within-batch"):
-        for weighting in TABLE_2:
-            build, _ = WEIGHTINGS[weighting]
-            measurements = tuple(
-                measure(logits, target, sampling, build(PRIOR), num_negatives, num_draws, generator)
-                for num_negatives in NUM_NEGATIVES
-            )
-            yield Scheme(explain_sampling(sampling, weighting, NUM_NEGATIVES[-1], PRIOR), measurements)
+    generator.manual_seed(int(np.random.SeedSequence([seed, place]).generate_state(1)[0]))
+    build, _ = WEIGHTINGS[weighting]
+    measurements = [
+        measure(logits, target, sampling, build(PRIOR), num_negatives, num_draws, generator)
+        for num_negatives in NUM_NEGATIVES
+    ]
+    return _explain(sampling, weighting, measurements)
+
+
+def _postpone_scheme(place: int, options: Options) -> Callable[[], MeasuredScheme]:
+    return lambda: measure_scheme(place, options.samples, options.draws, options.seed)
+
+
+def _explain(sampling: str, weighting: str, measurements: Sequence[Measurement]) -> MeasuredScheme:
+    explanation = explain_sampling(sampling, weighting, NUM_NEGATIVES[-1], PRIOR)
+    return MeasuredScheme(explanation, tuple(measurements))
+
+
+def _split_scheme(scheme: MeasuredScheme) -> list[dict[str, Any]]:
+    return [asdict(part) for part in scheme.measurements]
+
+
+def _join_scheme(key: tuple[str, ...], lines: Sequence[Mapping[str, str]]) -> MeasuredScheme:
+    sampling, weighting = key
+    parts = [
+        Measurement(
+            num_negatives=int(line["num_negatives"]),
+            implied=float(line["implied"]),
+            sampled=float(line["sampled"]),
+            squared_error=float(line["squared_error"]),
+            expected_error=float(line["expected_error"]),
+        )
+        for line in lines
+    ]
+    return _explain(sampling, weighting, parts)
+
+
+FORMAT = RowFormat(("sampling", "weighting"), _split_scheme, _join_scheme)
 
 
 def measure(
@@ -117,23 +197,13 @@ def measure(
     )
 
 
-def write_results(schemes: Sequence[Scheme], folder: Path, settings: dict[str, Any]) -> list[Path]:
-    """Write ``schemes.csv``, ``results.json`` and ``picture.html``, and return their paths."""
-    columns = ["sampling", "weighting", *asdict(schemes[0].measurements[0])]
-    rows = [
-        (scheme.explanation.sampling, scheme.explanation.weighting, *asdict(part).values())
-        for scheme in schemes
-        for part in scheme.measurements
-    ]
+def write_results(schemes: Sequence[MeasuredScheme], folder: Path, settings: dict[str, Any]) -> list[Path]:
+    """Write ``results.json`` and ``picture.html``, and return their paths."""
     results = {
         "settings": settings,
         "schemes": [scheme.explanation.as_json() | {"slope": scheme.slope} for scheme in schemes],
     }
-    contents = {
-        "schemes.csv": csv_text(columns, rows),
-        "results.json": json_text(results),
-        "picture.html": picture(schemes, settings),
-    }
+    contents = {"results.json": json_text(results), "picture.html": draw_picture(schemes, settings)}
     return write_files(folder, contents)
 
 
@@ -141,7 +211,7 @@ COLORS = {"constant": "#e69f00", "importance": "#555555", "relative": "#d55e00",
 """Told apart also by color-blind readers (Okabe and Ito)."""
 
 
-def picture(schemes: Sequence[Scheme], settings: dict[str, Any]) -> str:
+def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) -> str:
     """Losses and their errors against the number of negatives, as one HTML page that needs no network."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
@@ -170,14 +240,15 @@ def picture(schemes: Sequence[Scheme], settings: dict[str, Any]) -> str:
     figure.update_yaxes(type="log", row=2)
     figure.update_layout(template="plotly_white", height=900, font={"family": "system-ui, sans-serif", "size": 14})
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(scheme)) + "</tr>" for scheme in schemes
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _list_cells(scheme)) + "</tr>"
+        for scheme in schemes
     )
     setting = ", ".join(f"{name} {value:,}" for name, value in settings.items())
     body = _BODY.format(setting=setting, rows=rows, plot=plots([figure])[0])
     return page("The loss behind negative sampling", body)
 
 
-def _cells(scheme: Scheme) -> list[str]:
+def _list_cells(scheme: MeasuredScheme) -> list[str]:
     found = scheme.explanation
     return [found.sampling, found.weighting, found.formula, found.name, found.favors, f"m^{scheme.slope:.2f}"]
 
@@ -191,3 +262,12 @@ expected squared error below.</p>
 {rows}
 </table>
 {plot}"""
+
+
+EXPERIMENT = Experiment(
+    "sampling-bias",
+    "Sampled against implied losses, for the eight ways to sample negatives.",
+    'Rawat et al. (2021), "Disentangling sampling and labeling bias", Table 2 and Theorem 3.',
+    Options,
+    run,
+)

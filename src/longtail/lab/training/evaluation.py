@@ -69,7 +69,7 @@ def predictions_of(logits: Tensor, model: Classifier, data: Dataset, plan: Plan)
         train_counts=prior.counts.numpy(),
         class_names=data.class_names,
         weight_norms=None if weight is None else weight.detach().float().norm(dim=1).cpu().numpy(),
-        num_train=prior.num_samples if data.has_several_labels else None,
+        num_train=prior.num_samples if data.is_multilabel else None,
     )
 
 

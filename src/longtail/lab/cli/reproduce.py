@@ -1,0 +1,117 @@
+"""``longtail reproduce NAME``: commands made from the table of experiments, when one of them is wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from longtail.lab.reproduce.experiment import Experiment, Outcome, Summary
+
+__all__ = ["app", "build_command", "print_outcome"]
+
+
+class ExperimentGroup(TyperGroup):
+    """The commands of the table. It is read when they are listed or called: it imports all experiments."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the experiments."""
+        from longtail.lab.reproduce.table import EXPERIMENTS
+
+        return list(EXPERIMENTS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of one experiment; None if there is none of this name."""
+        from longtail.lab.reproduce.table import EXPERIMENTS
+
+        return build_command(EXPERIMENTS[cmd_name]) if cmd_name in EXPERIMENTS else None
+
+
+app = typer.Typer(cls=ExperimentGroup, no_args_is_help=True, help="Reproduce an experiment of the papers.")
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+def build_command(experiment: Experiment) -> Any:
+    """A command with an option for every field of the experiment's options, and one for the folder."""
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    help = f"{experiment.summary}\n\n{experiment.reference}"
+    single.command(experiment.name, help=help)(_build_function(experiment))
+    return typer.main.get_command(single)
+
+
+def print_outcome(outcome: Outcome, console: Console) -> None:
+    """The summaries, what was written, and an error if rows are missing."""
+    for place, summary in enumerate(outcome.summaries):
+        if place:
+            console.print()
+        console.print(_draw_table(summary))
+        if summary.note:
+            console.print(Text(summary.note, "dim"))
+    if outcome.written:
+        typer.echo(f"Wrote {', '.join(str(path) for path in outcome.written)}.")
+    if outcome.failures:
+        rows = "1 row" if len(outcome.failures) == 1 else f"{len(outcome.failures)} rows"
+        raise ValueError(f"{rows} failed; call again to resume. {'; '.join(outcome.failures)}")
+
+
+def _build_function(experiment: Experiment) -> Callable[..., None]:
+    def command(output: Path, **values: Any) -> None:
+        chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        screen = Console(stderr=True)
+        with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+            task = bar.add_task("Rows", total=None)
+            outcome = experiment.run(
+                experiment.options(**chosen),
+                output,
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        print_outcome(outcome, Console(markup=False, highlight=False))
+
+    types = typing.get_type_hints(experiment.options)
+    parameters = [_build_parameter(field, types[field.name]) for field in dataclasses.fields(experiment.options)]
+    folder = Path("runs", experiment.name.replace("-", "_"))
+    described = Annotated[Path, typer.Option(help="Folder for the rows and what is made of them.")]
+    parameters.append(_name_parameter("output", folder, described))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _build_parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
+    about = field.metadata
+    is_repeated = kind == tuple[str, ...]
+    flags = [about["flag"]] if about["flag"] else []
+    option = typer.Option(*flags, help=about["help"], min=about["minimum"])
+    default: Any = field.default
+    if is_repeated:
+        return _name_parameter(field.name, list(default), Annotated[list[str], option])
+    return _name_parameter(field.name, default, Annotated[kind, option])
+
+
+def _name_parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _draw_table(summary: Summary) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, heading in enumerate(summary.headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=place == 0)
+    for row in summary.rows:
+        table.add_row(*row)
+    return table

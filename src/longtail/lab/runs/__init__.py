@@ -1,0 +1,1 @@
+"""Run folders: what training leaves behind, and what comparison and report read."""
