@@ -58,8 +58,17 @@ class Method:
 
     @cached_property
     def is_posthoc(self) -> bool:
-        """Whether it leaves training alone and acts on the trained model; its options then belong to that."""
-        return self.build(ClassPrior.from_counts([2, 1])).is_posthoc
+        """Whether it leaves training alone and acts on the trained model."""
+        return self._example.is_posthoc
+
+    @cached_property
+    def adjusts_logits(self) -> bool:
+        """Whether it adjusts the logits of the trained model, so that adjusting them again would correct twice."""
+        return self._example.adjust_logits is not None
+
+    @cached_property
+    def _example(self) -> Plan:
+        return self.build(ClassPrior.from_counts([2, 1]))
 
     def is_consistent(self, prior: ClassPrior, **options: Any) -> bool | None:
         """Whether the method is Fisher consistent for the balanced error; None: not known."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from longtail.diagnostics import intraclass_distances, within_groups
+from longtail.diagnostics import intraclass_distances, split_by_group
 from longtail.lab.report.digests.base import check_predictions
 from longtail.lab.report.digests.embeddings import SCALES
 from longtail.lab.report.digests.labels import Labels
@@ -108,7 +108,7 @@ def reduce_run(run: Run) -> Result:
         strength=find_strength(run.summary["options"]) if run.method == "elm" else None,
         digest=reduced,
         prior=run.predictions.prior,
-        distances={scale: within_groups(getattr(found, scale), data.train.labels, groups) for scale in SCALES},
+        distances={scale: split_by_group(getattr(found, scale), data.train.labels, groups) for scale in SCALES},
     )
 
 

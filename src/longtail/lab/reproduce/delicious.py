@@ -27,7 +27,7 @@ from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.runs.statistics import Estimate, estimate
-from longtail.metrics.label_hits import count_label_hits, group_recall
+from longtail.metrics.label_hits import group_recall
 from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
 from longtail.metrics.retrieval import precision_at_k
 from longtail.prior import ClassPrior

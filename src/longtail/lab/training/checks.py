@@ -47,7 +47,7 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
             phase.learner(data.train.labels, recipe.train.seed)
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
-    if not data.has_several_labels:
+    if not data.is_multilabel:
         return
     if not get_method(recipe.method.name).accepts_multilabel:
         known = ", ".join(method.name for method in METHODS.values() if method.accepts_multilabel)

@@ -169,7 +169,7 @@ class Comparison(Generic[AnyResults]):
 
 def adjusts_logits(name: str) -> bool:
     """Whether the method of this name adjusts logits after training."""
-    return name in METHODS and METHODS[name].adjust_logits is not None
+    return name in METHODS and METHODS[name].adjusts_logits
 
 
 def split_rows(scores: Tensor) -> Iterator[slice]:

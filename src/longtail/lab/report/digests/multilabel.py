@@ -13,7 +13,7 @@ from longtail.lab.report.digests.labels import FloatArray, IntArray, Labels
 from longtail.lab.runs.folder import Run
 from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.masking import count_bins
-from longtail.metrics.multilabel import LabelCounts, LabelScores, count_labels, per_class_scores
+from longtail.metrics.multilabel import LabelCounts, LabelScores, count_labels, per_class_scores_from_counts
 
 __all__ = [
     "MAIN_METRIC",
@@ -45,7 +45,7 @@ class MultilabelResults(MethodResults[MultilabelDigest]):
         """Precision, recall and F1 [C], over the samples of all seeds."""
         predicted: IntArray = np.sum([run.predicted for run in self.runs], axis=0)
         parts = (self.hits(), predicted, self.test_counts())
-        return per_class_scores(LabelCounts(*(torch.from_numpy(part) for part in parts)))
+        return per_class_scores_from_counts(LabelCounts(*(torch.from_numpy(part) for part in parts)))
 
     def probabilities(self) -> IntArray:
         """[2, C, bins] histograms of probabilities, of negatives and positives, over the samples of all seeds."""

@@ -19,8 +19,13 @@ from longtail.lab.report.digests.embeddings import EmbeddingDigest, digest_embed
 from longtail.lab.report.digests.labels import FloatArray, IntArray, Labels
 from longtail.lab.runs.folder import Run
 from longtail.lab.runs.statistics import Estimate, estimate
-from longtail.metrics.calibration import bin_confidences, calibration_error
-from longtail.metrics.classes import balanced_accuracy, count_hits, group_accuracy, per_class_accuracy
+from longtail.metrics.calibration import bin_confidences, calibration_error_from_counts
+from longtail.metrics.classes import (
+    balanced_accuracy_from_counts,
+    count_hits,
+    group_accuracy_from_counts,
+    per_class_accuracy_from_counts,
+)
 from longtail.posthoc.adjust import adjust_logits
 
 __all__ = [
@@ -87,7 +92,7 @@ class SingleLabelResults(MethodResults[SingleLabelDigest]):
     def class_accuracy(self) -> FloatArray:
         """[C] over the samples of all seeds; NaN for a class without test samples."""
         hits, counts = torch.from_numpy(self.hits()), torch.from_numpy(self.test_counts())
-        return per_class_accuracy(hits, counts).numpy()
+        return per_class_accuracy_from_counts(hits, counts).numpy()
 
     def bins(self) -> Bins:
         """Bins of confidence over all seeds."""
@@ -161,7 +166,7 @@ def digest_run(run: Run, labels: Labels) -> SingleLabelDigest:
         metrics={
             "accuracy": float(hits.sum() / counts.sum()),
             **_measure_groups(hits, counts, labels),
-            "calibration_error": float(calibration_error(*bins)),
+            "calibration_error": float(calibration_error_from_counts(*bins)),
             "seconds": float(run.summary["seconds"]),
         },
         hits=hits.numpy(),
@@ -178,15 +183,15 @@ def digest_run(run: Run, labels: Labels) -> SingleLabelDigest:
 
 
 def _sum_bins(parts: Sequence[Bins]) -> Bins:
-    counts, hits, confidences = (torch.stack(values).sum(dim=0) for values in zip(*parts, strict=True))
-    return counts, hits, confidences
+    hits, counts, confidences = (torch.stack(values).sum(dim=0) for values in zip(*parts, strict=True))
+    return hits, counts, confidences
 
 
 def _measure_groups(hits: Tensor, counts: Tensor, labels: Labels) -> dict[str, float]:
     groups = {key: torch.from_numpy(group.classes) for key, group in labels.groups.items()}
-    by_group = group_accuracy(hits, counts, groups)
+    by_group = group_accuracy_from_counts(hits, counts, groups)
     return {
-        MAIN_METRIC: float(balanced_accuracy(hits, counts)),
+        MAIN_METRIC: float(balanced_accuracy_from_counts(hits, counts)),
         **{name: float(value) for name, value in by_group.items()},
     }
 

@@ -21,7 +21,7 @@ from longtail.lab.report.figures._drawing import (
     series_of_methods,
 )
 from longtail.lab.report.text import percent
-from longtail.metrics.calibration import reliability
+from longtail.metrics.calibration import reliability_from_counts
 
 __all__ = ["draw_calibration"]
 
@@ -41,7 +41,7 @@ def draw_calibration(comparison: SingleLabelComparison) -> Figure:
     rows: list[Sequence[str]] = []
     errors = {}
     for series, method in pair_series(comparison):
-        confidence, accuracy, share = (values.numpy() for values in reliability(*method.bins()))
+        confidence, accuracy, share = (values.numpy() for values in reliability_from_counts(*method.bins()))
         used = share > 0
         traces.append(
             build_trace(series)
