@@ -147,9 +147,10 @@ def adjust(
     from longtail._core.files import check_output
     from longtail.lab.cli import adjusting, screens, thresholding
     from longtail.lab.data.formats import tables
+    from longtail.lab.data.formats.columns import check_suffix
 
     for path in (output, *([] if thresholds is None else [thresholds])):
-        tables.check_suffix(path)
+        check_suffix(path)
         check_output(path, overwrite=force)
     if thresholds is not None and thresholds.resolve() == output.resolve():
         raise ValueError(f"--thresholds must be another file than --output. Got {output} for both.")
