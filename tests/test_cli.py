@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import longtail
 from longtail import ClassPrior
 from longtail.lab import cli
-from longtail.lab.cli import inspecting
-from longtail.lab.cli.commands import app
+from longtail.lab.cli import inspect as inspecting
+from longtail.lab.cli.app import app
 from longtail.lab.data.formats import tables
 from longtail.methods import METHODS
 
@@ -720,7 +720,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys, package):
     for module in [
         name
         for name in sys.modules
-        if name == "longtail.lab.cli.commands" or name == "longtail.lab.data.formats.tables"
+        if name == "longtail.lab.cli.app" or name == "longtail.lab.data.formats.tables"
     ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.cli.commands import app
-from longtail.lab.cli.explaining import SAMPLINGS, WEIGHTINGS, explain_sampling
+from longtail.lab.cli.app import app
+from longtail.lab.cli.sampling_schemes import SAMPLINGS, WEIGHTINGS, explain_sampling
 
 PRIOR = ClassPrior.from_counts([30, 4000, 100, 900])
 PLAIN = "e^(f[y'] - f[y])"

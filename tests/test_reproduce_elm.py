@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.cli import screens
-from longtail.lab.cli.commands import app
+from longtail.lab.cli import _reproduce_screens as screens
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import elm
 from longtail.lab.training.loop import train
 from longtail.lab.training.recipe import find_recipe, load_recipe, with_settings

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import sampling_bias as experiment
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from typer.testing import CliRunner
 
 from longtail import ThresholdedClassifier
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.posthoc import f1_thresholds
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.cli.explaining import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.cli.sampling_schemes import SAMPLINGS, TABLE_2, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce._writing import csv_text, json_text, page, plots, write_files
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.negatives.distributions import Batch, Draw
