@@ -24,6 +24,7 @@ __all__ = [
     "printable",
     "say",
     "say_written",
+    "substitute",
     "track_results",
 ]
 
@@ -89,13 +90,14 @@ def track_results(results: Iterable[Result], description: str, total: int) -> li
 
 def degrade_streams() -> None:
     """Print something like it for a letter that the terminal's encoding lacks, instead of failing."""
-    codecs.register_error("longtail", _substitute)
+    codecs.register_error("longtail", substitute)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="longtail")
 
 
-def _substitute(error: UnicodeError) -> tuple[str, int]:
+def substitute(error: UnicodeError) -> tuple[str, int]:
+    """A handler for letters that an encoding lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing: Sequence[str] = error.object[error.start : error.end]

@@ -117,6 +117,16 @@ class TestNumbersAsText:
         assert scores.others.column("weight").to_pylist() == [0.5, 1.25]
 
 
+def test_whole_number_labels_are_names_where_names_are_numbers():
+    scores = tables.Scores(np.zeros((1, 3)), columns=("3", "1", "2"), class_names=("3", "1", "2"))
+    assert scores.positions([1, 2, 3], "labels").tolist() == [1, 2, 0]
+    with pytest.raises(ValueError, match="Got 0"):
+        scores.positions([0], "labels")
+    named = tables.Scores(np.zeros((1, 3)), columns=("a", "b", "c"), class_names=("a", "b", "c"))
+    assert named.positions([2, 0], "labels").tolist() == [2, 0]
+    assert named.positions(["c", "a"], "labels").tolist() == [2, 0]
+
+
 def test_packed_csv(tmp_path):
     path = tmp_path / "labels.csv.gz"
     path.write_bytes(gzip.compress(b"label\ncat\ndog\ncat\n"))

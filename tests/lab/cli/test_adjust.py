@@ -1,10 +1,7 @@
-"""The command line: what each command prints and writes, and that bad input costs one line and no file."""
+"""``longtail adjust``: what it writes and prints, and that bad input costs one line and no file."""
 
 import io
-import json
-import shutil
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,26 +9,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-import torch
-from typer.testing import CliRunner
-
-import longtail
-from longtail import ClassPrior
-from longtail.lab import cli
-from longtail.lab.cli import inspect as inspecting
-from longtail.lab.cli.app import app
-from longtail.lab.data.formats import tables
-from longtail.methods import METHODS
 
 COUNTS = np.array([400, 60, 10])
+
+
 NAMES = ["cat", "dog", "emu"]
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-
-
-def skewed_logits(num_samples, seed):
+def make_logits(num_samples, seed):
     """Balanced labels, and calibrated logits of a model that has learned COUNTS."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 3, num_samples)
@@ -42,7 +27,7 @@ def skewed_logits(num_samples, seed):
 @pytest.fixture
 def folder(tmp_path):
     """Score, label and count files of every kind."""
-    labels, logits = skewed_logits(300, seed=0)
+    labels, logits = make_logits(300, seed=0)
     np.save(tmp_path / "logits.npy", logits)
     np.savez(tmp_path / "logits.npz", scores=logits, classes=np.array(NAMES), y=labels)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -64,262 +49,13 @@ def folder(tmp_path):
 
 
 def expected_predictions(tau=1.0):
-    _, logits = skewed_logits(300, seed=0)
+    _, logits = make_logits(300, seed=0)
     return (logits - tau * np.log(COUNTS)).argmax(axis=1)
-
-
-# The commands that only print
-
-
-def test_version():
-    assert run("--version").stdout == f"longtail {longtail.__version__}\n"
-
-
-def test_list_names_every_method():
-    listed = run("list").stdout
-    assert all(name in listed for name in METHODS)
-    row = next(line for line in listed.splitlines() if line.startswith("logit_adjusted "))
-    assert "yes" in row.split()
-
-
-def test_list_leaves_room_for_words_on_a_narrow_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = run("list").stdout.splitlines()
-    assert all(any(line.split()[:1] == [name] for line in lines) for name in METHODS)
-    assert len(lines) < 4 * len(METHODS)
-
-
-@pytest.mark.parametrize("name", list(METHODS))
-def test_show_prints_the_whole_card(name):
-    shown = run("show", name)
-    assert shown.exit_code == 0
-    card = " ".join(shown.stdout.split())
-    documented = (METHODS[name].card.__doc__ or "").replace("``", "").split()
-    words = [word for word in documented if not word.endswith(":")]
-    assert all(word in card for word in words)
-    assert all(f"{option} = {value}" in card for option, value in METHODS[name].options.items())
-
-
-def test_show_says_whether_a_method_is_consistent():
-    assert "Yes:" in run("show", "logit_adjusted").stdout
-    assert "No:" in run("show", "adaptive").stdout
-
-
-def test_show_suggests_a_name():
-    shown = run("show", "logit_ajusted")
-    assert shown.exit_code == 2
-    assert "did you mean 'logit_adjusted'?" in shown.stderr
-
-
-@pytest.mark.slow
-def test_demo_shows_the_gain_and_writes_a_page(tmp_path):
-    printed = run("demo", "--output", tmp_path / "demo").stdout
-    lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if "±" in line}
-    balanced = {name: float(cells[0]) for name, cells in lines.items()}
-    tail = {name: float(cells[6]) for name, cells in lines.items()}
-    assert len(balanced) == 5
-    for adjusted in ("posthoc_adjusted", "logit_adjusted"):
-        assert balanced[adjusted] >= balanced["cross_entropy"] + 4
-        assert tail[adjusted] >= tail["cross_entropy"] + 10
-    assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
-
-
-# train, compare, report
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run folder made by the command itself."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    done = run("train", "digits", "--set", "train.epochs=2", "--method", "logit-adjusted", "--output", folder)
-    assert done.exit_code == 0, done.stderr
-    assert "logit_adjusted" in done.stdout
-    return folder
-
-
-def test_train_leaves_a_run_and_goes_on_with_the_same_recipe_only(trained):
-    again = ("train", "digits", "--method", "logit_adjusted", "--output", trained)
-    assert run(*again, "--set", "train.epochs=2").exit_code == 0
-    other = run(*again, "--set", "train.epochs=3")
-    assert other.exit_code == 2
-    assert "train.epochs: 2 -> 3" in other.stderr
-
-
-def test_a_rejected_recipe_does_not_block_its_folder(tmp_path):
-    wrong = run("train", "digits", "--output", tmp_path / "run", "--set", "model.options.hiden=[4]")
-    assert wrong.exit_code == 2
-    assert not (tmp_path / "run").exists()
-    assert run("train", "digits", "--output", tmp_path / "run", "--set", "train.epochs=1").exit_code == 0
-    before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    again = ("train", "digits", "--output", tmp_path / "run", "--restart", "--set", "model.options.hiden=[4]")
-    assert run(*again).exit_code == 2
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(("seed", "code"), [("20240101", 0), ("-1", 2)])
-def test_a_seed_may_be_a_date_and_not_negative(tmp_path, seed, code):
-    done = run("train", "digits", "--output", tmp_path / "run", "--set", "train.epochs=1", f"--set=train.seed={seed}")
-    assert done.exit_code == code, done.stderr
-
-
-@pytest.mark.parametrize("size", [0, 0.5])
-@pytest.mark.parametrize("name", ["predictions.npz", "checkpoint.pt"])
-def test_a_damaged_run_is_one_line(trained, tmp_path, name, size):
-    folder = shutil.copytree(trained, tmp_path / "run")
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(content[: int(size * len(content))])
-    if name == "checkpoint.pt":
-        (folder / "summary.json").unlink()
-    arguments = ("train", "digits", "--set", "train.epochs=2", "--method", "logit-adjusted", "--output", folder)
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert "can't be read" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_report_writes_a_page(trained, tmp_path):
-    page = tmp_path / "page.html"
-    assert run("report", trained, "--output", page).exit_code == 0
-    assert "logit_adjusted" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", "digit"), "did you mean 'digits'"),
-        (("train", "digits", "--set", "train.epocs=1"), "did you mean 'epochs'"),
-        (("train", "digits", "--method", "logit_ajusted"), "did you mean 'logit_adjusted'"),
-        (("train", "digits", "--devices", "many"), "devices"),
-        pytest.param(
-            ("train", "digits", "--accelerator", "cuda"),
-            "accelerator 'cuda' with devices 1 can't be had here; there is cpu",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
-        ),
-        (("compare", "digits", "--methods", "cross_entropy,adaptve"), "did you mean 'adaptive'"),
-        (("report", "nowhere"), "no complete run"),
-        (("download", "cifar11"), "cifar10"),
-    ],
-)
-def test_training_commands_name_what_is_wrong(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_inspect_takes_a_recipe():
-    recipe = Path(__file__).parent.parent / "recipes" / "digits.toml"
-    assert json.loads(run("inspect", recipe, "--json").stdout)["imbalance"] == pytest.approx(50, rel=0.3)
-
-
-def test_a_model_that_cannot_take_the_data_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    images, labels = np.zeros((4, 8, 8), dtype=np.uint8), np.array([0, 1, 0, 1])
-    np.savez("d.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    recipe = ['name = "r"', "[data]", 'source = "arrays"', "[data.options]", 'path = "d.npz"']
-    Path("r.toml").write_text("\n".join([*recipe, "[model]", 'name = "bag_of_features"']))
-    done = run("train", "r.toml")
-    assert done.exit_code == 2
-    assert "model 'bag_of_features' can't take the inputs of d" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_inspect_draws_classes_without_samples(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    labels = np.array([0, 0, 2])
-    np.savez("d.npz", train_images=np.eye(3), train_labels=labels, test_images=np.eye(3), test_labels=np.arange(3))
-    recipe = ['name = "r"', "[data]", 'source = "arrays"', "[data.options]", 'path = "d.npz"']
-    Path("r.toml").write_text("\n".join([*recipe, "[model]", 'name = "linear"']))
-    shown, written = run("inspect", "r.toml"), run("inspect", "r.toml", "--json")
-    assert shown.exit_code == 0, shown.stderr
-    assert json.loads(written.stdout, parse_constant=pytest.fail)["imbalance"] is None
-
-
-# inspect
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("labels.npy", lambda path: np.save(path, np.array([5, 5, 9, 5]))),
-        ("labels.npz", lambda path: np.savez(path, other=np.zeros((2, 2)), label=np.array([5, 5, 9, 5]))),
-        ("labels.csv", lambda path: path.write_text("x,label\n0.1,5\n0.2,5\n0.3,9\n0.4,5\n0.5,\n")),
-        ("labels.csv", lambda path: path.write_text("label\n5.0\n5.0\nnan\n9.0\n5.0\n")),
-        (
-            "labels.parquet",
-            lambda path: pa.parquet.write_table(pa.table({"label": pa.array([5, 5, None, 9, 5])}), path),
-        ),
-    ],
-)
-def test_inspect_counts_labels_of_any_file(tmp_path, name, write):
-    write(tmp_path / name)
-    found = json.loads(run("inspect", tmp_path / name, "--json").stdout)
-    assert found["classes"] == [{"class": 5, "count": 3}, {"class": 9, "count": 1}]
-    assert found["imbalance"] == 3
-    assert found["num_missing"] == (0 if name.endswith(("npy", "npz")) else 1)
-
-
-def test_inspect_counts_strings_and_tells_missing_ones(tmp_path):
-    (tmp_path / "labels.csv").write_text("id,kind\n1,NA\n2,NA\n3,\n4,null\n")
-    found = json.loads(run("inspect", tmp_path / "labels.csv", "--label", "kind", "--json").stdout)
-    assert found["classes"] == [{"class": "NA", "count": 2}, {"class": "null", "count": 1}]
-    assert found["num_missing"] == 1
-    assert "1 rows have no label" in run("inspect", tmp_path / "labels.csv", "--label", "kind").stdout
-
-
-def test_inspect_reads_categories(tmp_path):
-    labels = pa.array(["b", "a", "b", None]).dictionary_encode()
-    pa.parquet.write_table(pa.table({"y": labels}), tmp_path / "labels.parquet")
-    found = json.loads(run("inspect", tmp_path / "labels.parquet", "--json").stdout)
-    assert found["classes"] == [{"class": "b", "count": 2}, {"class": "a", "count": 1}]
-
-
-def test_inspect_says_which_indices_are_unused_but_takes_ids_for_names(tmp_path):
-    np.save(tmp_path / "indices.npy", np.array([0, 1, 3]))
-    np.save(tmp_path / "ids.npy", np.array([7, 10**12]))
-    assert json.loads(run("inspect", tmp_path / "indices.npy", "--json").stdout)["num_skipped"] == 1
-    assert json.loads(run("inspect", tmp_path / "ids.npy", "--json").stdout)["num_skipped"] == 0
-
-
-def test_inspect_is_compact_at_8000_classes(tmp_path):
-    counts = np.maximum(1, 9000 // np.arange(1, 8001))
-    np.save(tmp_path / "labels.npy", np.repeat(np.arange(8000), counts))
-    printed = run("inspect", tmp_path / "labels.npy").stdout
-    assert "8,000 classes, imbalance 9,000.0" in printed
-    assert len(printed.splitlines()) < 35
-    assert max(len(line) for line in printed.splitlines()) < 160
-
-
-@pytest.mark.parametrize("counts", [(5, 5), (900, 40, 3), (1000, 500), tuple(range(1500, 0, -1)), (1,)])
-def test_suggestions_exist_and_differ(counts):
-    suggested = [method for method, _ in inspecting.suggest_methods(ClassPrior.from_counts(counts))]
-    assert set(suggested) <= set(METHODS)
-    assert len(set(suggested)) == len(suggested)
-    is_skewed = max(counts) > 1.5 * min(counts)
-    assert suggested[0] == ("logit_adjusted" if is_skewed else "cross_entropy")
-
-
-@pytest.mark.parametrize("counts", [(1,), (1, 1), (7, 3), (10, 1), (10**6, 10, 1), tuple(range(999, 0, -1))])
-def test_profile_chart_falls_and_fits(counts):
-    rows = inspecting.profile_chart(counts, width=40, height=6)
-    assert len(rows) == 6
-    cells = [row.partition("┤")[2] or row.partition("│")[2] for row in rows]
-    assert all(len(row) <= 40 for row in cells)
-    heights = [sum("▁▂▃▄▅▆▇█".find(row[column]) + 1 for row in cells if column < len(row)) for column in range(40)]
-    drawn = [height for height in heights if height > 0]
-    assert drawn == sorted(drawn, reverse=True)
-    assert len(drawn) >= min(40, len(counts))
-    assert any(row.lstrip().startswith(f"{counts[0]:,} ┤") for row in rows)
-
-
-# adjust
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("source", ["logits.csv", "logits.parquet"])
-def test_adjust_tables(folder, source, suffix):
+def test_adjust_tables(run, folder, source, suffix):
     output = folder / f"out{suffix}"
     done = run(
         *("adjust", folder / source, "--counts", folder / "counts.csv", "--output", output),
@@ -331,16 +67,16 @@ def test_adjust_tables(folder, source, suffix):
     assert written["id"].to_pylist() == list(range(7000, 7300))
     assert written["prediction"].to_pylist() == [NAMES[index] for index in expected_predictions()]
     probabilities = np.column_stack([written[f"score_{name}"] for name in NAMES])
-    _, logits = skewed_logits(300, seed=0)
+    _, logits = make_logits(300, seed=0)
     unnormalized = np.exp(logits) / COUNTS
     np.testing.assert_allclose(probabilities, unnormalized / unnormalized.sum(axis=1, keepdims=True), rtol=1e-9)
-    labels, _ = skewed_logits(300, seed=0)
+    labels, _ = make_logits(300, seed=0)
     recalls = [(expected_predictions()[labels == label] == label).mean() for label in range(3)]
     line = next(line for line in done.stdout.splitlines() if line.startswith("balanced accuracy"))
     assert line.split()[-1] == f"{np.mean(recalls):.1%}"
 
 
-def test_adjust_keeps_numeric_ids(folder):
+def test_adjust_keeps_numeric_ids(run, folder):
     output = folder / "out.csv"
     (folder / "ordered.csv").write_text("count\n400\n60\n10\n")
     done = run(
@@ -353,7 +89,7 @@ def test_adjust_keeps_numeric_ids(folder):
 
 
 @pytest.mark.parametrize("prior", [("--counts", "counts.npy"), ("--train-labels", "train.npy")])
-def test_adjust_arrays(folder, prior):
+def test_adjust_arrays(run, folder, prior):
     option, name = prior
     done = run("adjust", folder / "logits.npz", option, folder / name, "--label", "y", "--output", folder / "o.npz")
     assert done.exit_code == 0, done.stderr
@@ -364,7 +100,7 @@ def test_adjust_arrays(folder, prior):
         np.testing.assert_allclose(written["probabilities"].sum(axis=1), 1)
 
 
-def test_adjust_probabilities_as_their_logits(folder):
+def test_adjust_probabilities_as_their_logits(run, folder):
     for name, flags in [("logits.npy", ()), ("probabilities.npy", ("--probabilities",))]:
         output = folder / f"out_{name}"
         done = run("adjust", folder / name, "--counts", folder / "counts.npy", "--output", output, *flags)
@@ -372,7 +108,7 @@ def test_adjust_probabilities_as_their_logits(folder):
     np.testing.assert_allclose(np.load(folder / "out_logits.npy"), np.load(folder / "out_probabilities.npy"))
 
 
-def test_adjust_handles_probability_zero(folder):
+def test_adjust_handles_probability_zero(run, folder):
     np.save(folder / "sure.npy", np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
     done = run(
         *("adjust", folder / "sure.npy", "--probabilities", "--counts", folder / "counts.npy"),
@@ -382,7 +118,7 @@ def test_adjust_handles_probability_zero(folder):
     assert np.load(folder / "out.npz")["predictions"].tolist() == [0, 2]
 
 
-def test_adjust_notes_scores_that_look_like_probabilities(folder):
+def test_adjust_notes_scores_that_look_like_probabilities(run, folder):
     done = run(
         *("adjust", folder / "probabilities.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npy")
     )
@@ -390,7 +126,7 @@ def test_adjust_notes_scores_that_look_like_probabilities(folder):
     assert "add --probabilities" in done.stderr
 
 
-def test_adjust_tau_is_used(folder):
+def test_adjust_tau_is_used(run, folder):
     done = run(
         *("adjust", folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npz"),
         *("--tau", "0.4"),
@@ -400,8 +136,8 @@ def test_adjust_tau_is_used(folder):
     assert not np.array_equal(expected_predictions(0.4), expected_predictions(1.0))
 
 
-def test_adjust_chooses_tau_on_a_holdout(folder):
-    labels, logits = skewed_logits(2000, seed=1)
+def test_adjust_chooses_tau_on_a_holdout(run, folder):
+    labels, logits = make_logits(2000, seed=1)
     np.save(folder / "holdout.npy", logits * 2)  # overconfident, so the best tau is about 2
     np.save(folder / "holdout_labels.npy", labels)
     done = run(
@@ -415,7 +151,7 @@ def test_adjust_chooses_tau_on_a_holdout(folder):
     assert "chosen on the holdout" in done.stdout
 
 
-def test_adjust_to_other_frequencies(folder):
+def test_adjust_to_other_frequencies(run, folder):
     (folder / "target.csv").write_text("class,probability\ncat,0.2\nemu,0.7\ndog,0.1\n")
     shared = ("adjust", folder / "logits.npz", "--counts", folder / "counts.npy", "--force", "--output")
     predictions = {}
@@ -423,7 +159,7 @@ def test_adjust_to_other_frequencies(folder):
         done = run(*shared, folder / "out.npz", "--target-prior", target)
         assert done.exit_code == 0, done.stderr
         predictions[str(target)] = np.load(folder / "out.npz")["predictions"].tolist()
-    _, logits = skewed_logits(300, seed=0)
+    _, logits = make_logits(300, seed=0)
     named = np.array(NAMES)
     assert predictions["train"] == named[logits.argmax(axis=1)].tolist()
     assert predictions["uniform"] == named[expected_predictions()].tolist()
@@ -433,7 +169,7 @@ def test_adjust_to_other_frequencies(folder):
     assert agreement > 0.9  # the labels are balanced, so that is what an estimate finds
 
 
-def test_adjust_smooths_a_class_without_samples(folder):
+def test_adjust_smooths_a_class_without_samples(run, folder):
     np.save(folder / "gap.npy", np.array([400, 0, 10]))
     shared = ("adjust", folder / "logits.npy", "--counts", folder / "gap.npy", "--output", folder / "out.npz")
     refused = run(*shared)
@@ -443,17 +179,7 @@ def test_adjust_smooths_a_class_without_samples(folder):
     assert run(*shared, "--smooth", "1").exit_code == 0
 
 
-def test_adjust_whole_number_labels_are_names_where_names_are_numbers():
-    scores = tables.Scores(np.zeros((1, 3)), columns=("3", "1", "2"), class_names=("3", "1", "2"))
-    assert scores.positions([1, 2, 3], "labels").tolist() == [1, 2, 0]
-    with pytest.raises(ValueError, match="Got 0"):
-        scores.positions([0], "labels")
-    named = tables.Scores(np.zeros((1, 3)), columns=("a", "b", "c"), class_names=("a", "b", "c"))
-    assert named.positions([2, 0], "labels").tolist() == [2, 0]
-    assert named.positions(["c", "a"], "labels").tolist() == [2, 0]
-
-
-def test_adjust_overwrites_only_if_told_to(folder):
+def test_adjust_overwrites_only_if_told_to(run, folder):
     output = folder / "out.npy"
     output.write_bytes(b"precious")
     shared = ("adjust", folder / "logits.npy", "--counts", folder / "counts.npy", "--output", output)
@@ -465,24 +191,15 @@ def test_adjust_overwrites_only_if_told_to(folder):
     assert np.load(output).shape == (300, 3)
 
 
-def test_a_failed_write_leaves_nothing(folder, monkeypatch):
+def test_a_failed_write_leaves_nothing(run, folder, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "savez", fail)
     (folder / "out.npz").write_bytes(b"precious")
     files = sorted(folder.iterdir())
-    done = run(
-        *(
-            "adjust",
-            folder / "logits.npy",
-            "--counts",
-            folder / "counts.npy",
-            "--output",
-            folder / "out.npz",
-            "--force",
-        )
-    )
+    arguments = (folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npz", "--force")
+    done = run("adjust", *arguments)
     assert (done.exit_code, done.stderr) == (2, "longtail: disk full\n")
     assert sorted(folder.iterdir()) == files
     assert (folder / "out.npz").read_bytes() == b"precious"
@@ -494,8 +211,6 @@ def header_of_nothing(shape):
     np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
     return file.getvalue()
 
-
-# Bad input: (files to write, arguments, what the message says)
 
 BAD_INPUT = {
     "empty labels": (
@@ -598,6 +313,7 @@ BAD_INPUT = {
     "output exists": ({}, ["--counts", "counts.npy", "--output", "labels.npy"], "--force"),
 }
 
+
 BAD_SCORES = {
     "nan": ({"bad.npy": np.array([[0, np.nan, 1]])}, "Got nan in row 0, class 1"),
     "inf": ({"bad.npy": np.array([[0, 1, 2], [0, 1, -np.inf]])}, "Got -inf in row 1, class 2"),
@@ -631,120 +347,36 @@ def write_files(folder, files):
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def assert_refused(done, message):
-    assert done.exit_code == 2, done.stdout
-    assert done.stderr.startswith("longtail: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-
-
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_and_writes_nothing(folder, monkeypatch, case):
+def test_bad_input_is_one_line_and_writes_nothing(refuse, folder, monkeypatch, case):
     files, arguments, message = BAD_INPUT[case]
     write_files(folder, files)
     (folder / "folder.npy").mkdir()
     monkeypatch.chdir(folder)
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     output = [] if "--output" in arguments else ["--output", "out.csv"]
-    assert_refused(run("adjust", "logits.npy", *arguments, *output), message)
+    refuse("adjust", "logits.npy", *arguments, *output, message=message)
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize("case", BAD_SCORES)
-def test_bad_scores_are_one_line_and_write_nothing(folder, monkeypatch, case):
+def test_bad_scores_are_one_line_and_write_nothing(refuse, folder, monkeypatch, case):
     files, message = BAD_SCORES[case]
     write_files(folder, files)
     monkeypatch.chdir(folder)
     before = sorted(folder.iterdir())
-    assert_refused(run("adjust", *files, "--counts", "counts.npy", "--output", "out.csv"), message)
+    refuse("adjust", *files, "--counts", "counts.npy", "--output", "out.csv", message=message)
     assert sorted(folder.iterdir()) == before
 
 
-def test_output_columns_must_differ(folder):
+def test_output_columns_must_differ(refuse, folder):
     (folder / "bad.csv").write_text("prediction,a,b,c\nx,0.1,0.2,0.7\n")
-    done = run("adjust", folder / "bad.csv", "--counts", folder / "counts.npy", "--output", folder / "out.csv")
-    assert_refused(done, "two columns named 'prediction'")
+    files = (folder / "bad.csv", "--counts", folder / "counts.npy", "--output", folder / "out.csv")
+    refuse("adjust", *files, message="two columns named 'prediction'")
     assert not (folder / "out.csv").exists()
 
 
-def test_inspect_refuses_what_is_not_labels(tmp_path):
-    (tmp_path / "empty.csv").write_text("label\n")
-    assert_refused(run("inspect", tmp_path / "empty.csv"), "at least one labeled sample")
-    (tmp_path / "missing.csv").write_text("label,x\n,1\n,2\n")
-    assert_refused(run("inspect", tmp_path / "missing.csv"), "at least one labeled sample")
-    (tmp_path / "times.csv").write_text("label\n2020-01-01\n")
-    assert_refused(run("inspect", tmp_path / "times.csv"), "whole numbers or strings")
-
-
-# The frame around the commands
-
-
-def test_usage_errors_exit_2():
-    for arguments in [("adjust",), ("nothing",), ("list", "--nothing"), ("reproduce", "gaussians", "--trials", "1")]:
-        assert run(*arguments).exit_code == 2
-
-
-def test_debug_shows_where_an_error_comes_from(tmp_path):
-    done = run("--debug", "inspect", tmp_path / "nothing.csv")
-    assert isinstance(done.exception, FileNotFoundError)
-
-
-def test_errors_of_the_program_are_not_hidden(monkeypatch):
-    def fail(name):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("longtail.methods.table.get_method", fail)
-    assert isinstance(run("show", "adaptive").exception, RuntimeError)
-
-
-def test_interrupt_exits_130(monkeypatch):
-    def interrupt(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("longtail.methods.table.get_method", interrupt)
-    done = run("show", "adaptive")
-    assert done.exit_code == 130
-    assert "Traceback" not in done.stderr
-
-
-def test_key_errors_print_the_message_not_its_quotes(monkeypatch):
-    def fail(name):
-        raise KeyError("no such key")
-
-    monkeypatch.setattr("longtail.methods.table.get_method", fail)
-    assert run("show", "adaptive").stderr == "longtail: no such key\n"
-
-
-@pytest.mark.parametrize("package", ["typer", "pyarrow"])
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys, package):
-    for module in [
-        name
-        for name in sys.modules
-        if name == "longtail.lab.cli.app" or name == "longtail.lab.data.formats.tables"
-    ]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(sys, "argv", ["longtail", "inspect", "labels.npy"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert 'pip install "longtail[lab]"' in str(stopped.value.code)
-    assert package in str(stopped.value.code)
-
-
-def test_the_installed_command(tmp_path):
-    code = "import sys; from longtail.lab.cli import main; sys.argv[0] = 'longtail'; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "inspect", "nothing.csv"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "longtail: nothing.csv: there is no such file.\n"
-
-
-def test_names_that_look_like_other_things_stay_names(tmp_path, monkeypatch):
+def test_names_that_look_like_other_things_stay_names(run, tmp_path, monkeypatch):
     """Classes true and false, and classes 1, 2, 3 and other of which labels happen to name the numbers alone."""
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_text("true,false\n2.0,0.0\n1.5,0.2\n0.1,3.0\n")
@@ -771,9 +403,21 @@ def accuracy_before(done):
     return line.split()[1]
 
 
-def test_quoted_fields_may_have_line_breaks(tmp_path):
-    rows = "".join(f'"line {i}\nsecond, line",{"cat" if i % 10 else "dog"}\n' for i in range(60_000))
-    (tmp_path / "t.csv").write_text("text,label\n" + rows)
-    assert (
-        json.loads(run("inspect", tmp_path / "t.csv", "--label", "label", "--json").stdout)["num_samples"] == 60_000
-    )
+def test_force_overwrites_regular_files_only(refuse, folder):
+    (folder / "precious.npy").write_bytes(b"precious")
+    (folder / "link.npy").symlink_to(folder / "precious.npy")
+    os.mkfifo(folder / "pipe.npy")
+    for name in ("link.npy", "pipe.npy"):
+        shared = (folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / name, "--force")
+        refuse("adjust", *shared, message="the output must be a regular file")
+    assert (folder / "precious.npy").read_bytes() == b"precious"
+    assert (folder / "link.npy").is_symlink()
+
+
+def test_names_cannot_steer_the_terminal(run, folder):
+    np.savez(folder / "named.npz", scores=np.zeros((2, 3)), classes=np.array(["a", "b\x1b[2J", "c"]))
+    np.save(folder / "gap.npy", np.array([5, 0, 2]))
+    done = run("adjust", folder / "named.npz", "--counts", folder / "gap.npy", "--output", folder / "out.npz")
+    assert done.exit_code == 2
+    assert "class b\\x1b[2J has no training samples" in done.stderr
+    assert "\x1b" not in done.output
