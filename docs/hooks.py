@@ -524,7 +524,7 @@ def commands() -> str:
     """One line for every command, from its own help."""
     from typer.main import get_command
 
-    from longtail.lab.cli.commands import app
+    from longtail.lab.cli.app import app
 
     rows = []
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]

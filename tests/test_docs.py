@@ -54,7 +54,7 @@ def run_console(text):
     """Run each ``$ longtail ...`` and compare with what is shown below it; nothing shown: it must succeed."""
     from typer.testing import CliRunner
 
-    from longtail.lab.cli.commands import app
+    from longtail.lab.cli.app import app
 
     for part in re.split(r"^\$ longtail ", text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.formats.arrays import load_arrays, save_arrays
 from longtail.lab.data.registry import load_data

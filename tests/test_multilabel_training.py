@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
 from longtail.lab.data.registry import load_data
 from longtail.lab.training.comparison import default_methods, plan_jobs, run_jobs

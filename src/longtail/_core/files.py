@@ -15,19 +15,63 @@ def check_output(path: Path, overwrite: bool) -> None:
     """Raise, before any work is done, where ``path`` could not or should not be written."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the output must exist. Got {path}.")
+    if path.is_symlink():
+        raise FileExistsError(f"the output must be a regular file. Got the link {path}; name {path.readlink()}.")
     if path.is_dir():
         raise IsADirectoryError(f"the output must be a file. Got the folder {path}.")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"the output must be a regular file. Got {path}, a device, pipe or socket.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists already; choose another name or overwrite it with --force.")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of ``path`` when all went well, and else leaves no trace."""
+    """A file to write to that takes the place of ``path`` when all went well, and else leaves no trace.
+
+    The content reaches the disk before the name does. What a process that was killed left of the same file goes too.
+    """
+    _remove_stale_parts(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("xb") as file:
             yield file
+        _sync(partial, os.O_RDWR)
         partial.replace(path)
+        if os.name == "posix":
+            _sync(path.parent, os.O_RDONLY)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale_parts(path: Path) -> None:
+    """Remove the partial files of ``path`` whose processes are gone; a number used again is this process's."""
+    start = f".{path.name}."
+    for found in path.parent.iterdir():
+        number = found.name.removeprefix(start).removesuffix(".partial")
+        if found.name == f"{start}{number}.partial" and number.isdecimal() and not _is_running(int(number)):
+            found.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether another process has this number; True where the system can't be asked."""
+    if process == os.getpid():
+        return False
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

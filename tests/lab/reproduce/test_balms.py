@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import balms
 from longtail.lab.training.recipe import find_recipe, load_recipe
 

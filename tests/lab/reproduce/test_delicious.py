@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import delicious as experiment
 from longtail.lab.reproduce._rows import Row, make_rows
 from longtail.metrics import recall_at_k

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.cli.reproduce import print_outcome
 from longtail.lab.reproduce import elm
 from longtail.lab.reproduce._elm_results import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.data.sets.builtin import digits, gaussians, moons
 from longtail.lab.reproduce import gaussians as experiment
 from longtail.lab.reproduce._rows import Row, make_rows

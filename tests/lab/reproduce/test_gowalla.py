@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from longtail import negatives
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.data.sets.interactions import read_gowalla, read_interactions
 from longtail.lab.reproduce import gowalla as experiment
 from longtail.lab.reproduce._schemes import SCHEMES, Scheme

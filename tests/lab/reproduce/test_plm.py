@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import plm
 from longtail.lab.training.recipe import find_recipe, load_recipe
 from longtail.methods import get_method

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce import sampling_bias as experiment
 from longtail.lab.reproduce._rows import Row, make_rows
 from longtail.lab.reproduce._schemes import SCHEMES

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
+from longtail.lab.cli.app import app
 from longtail.lab.reproduce.table import EXPERIMENTS
 
 

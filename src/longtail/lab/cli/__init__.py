@@ -1,10 +1,10 @@
-"""The entry point of the ``longtail`` command; the commands are in ``commands.py``."""
+"""The command ``longtail``: one file per command with its options, logic and screen; ``app.py`` joins them."""
 
 from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
+__all__ = ["LAB_PACKAGES", "main", "name_missing_package"]
 
 LAB_PACKAGES = {"jinja2", "lightning_fabric", "plotly", "pyarrow", "rich", "typer"}
 
@@ -12,13 +12,24 @@ LAB_PACKAGES = {"jinja2", "lightning_fabric", "plotly", "pyarrow", "rich", "type
 def main() -> None:
     """Run ``longtail`` with the arguments of the process."""
     try:
-        from longtail.lab.cli.commands import app
+        from longtail.lab.cli._console import degrade_streams
+        from longtail.lab.cli.app import app
 
+        degrade_streams()
         app()
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in LAB_PACKAGES:
+        message = name_missing_package(error)
+        if message is None:
             raise
-        sys.exit(f'longtail: the command line needs {package}; get it with: pip install "longtail[lab]"')
+        sys.stderr.write(f"longtail: {message}\n")
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def name_missing_package(error: ModuleNotFoundError) -> str | None:
+    """How to get the package that the command line lacks; None where it is none of the ``lab`` extra's."""
+    package = (error.name or "").partition(".")[0]
+    if package not in LAB_PACKAGES:
+        return None
+    return f'the command line needs {package}; get it with: pip install "longtail[lab]"'

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.cli.explaining import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.cli.sampling_schemes import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import SCHEMES
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files

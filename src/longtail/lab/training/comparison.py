@@ -26,7 +26,16 @@ from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
 from longtail.methods.table import get_method
 
-__all__ = ["Failure", "Job", "default_methods", "default_workers", "plan_jobs", "run_jobs", "write_rows"]
+__all__ = [
+    "Failure",
+    "Job",
+    "default_methods",
+    "default_workers",
+    "name_folder",
+    "plan_jobs",
+    "run_jobs",
+    "write_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -110,16 +119,16 @@ def _choose_options(
         unused -= set(shared)
         chosen = recipe.with_method(method.name, recipe.options_for(method.name) | shared | dict(named.options))
         check_recipe(chosen, trust_code)
-        variants[_folder_name(method.name, named.options)] = chosen
+        variants[name_folder(method.name, named.options)] = chosen
     if unused:
         raise ValueError(f"method.options.{min(unused)}: none of the methods has this option: {', '.join(methods)}.")
     return variants
 
 
-def _folder_name(method: str, options: Mapping[str, Any]) -> str:
+def name_folder(method: str, options: Mapping[str, Any] | None = None) -> str:
     """A name for the runs of a method: with the options that were given with it, if any.
 
-    >>> _folder_name("elm", {"strength": 0.1, "memory_size": 8})
+    >>> name_folder("elm", {"strength": 0.1, "memory_size": 8})
     'elm(strength=0.1,memory_size=8)'
     """
     plain = re.sub(r"[^\w.-]+", "_", method)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,21 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from longtail._core.files import replacing
+from longtail.lab.data.formats.columns import (
+    check_names,
+    choose_name,
+    is_table,
+    join_names,
+    list_numeric_columns,
+    read_arrays,
+    read_table,
+    restore_text,
+)
 
 __all__ = [
-    "SUFFIXES",
     "ClassNumbers",
     "Labels",
     "Scores",
-    "check_suffix",
     "read_class_numbers",
     "read_indicators",
     "read_labels",
@@ -31,8 +39,6 @@ __all__ = [
     "write_predictions",
     "write_thresholds",
 ]
-
-SUFFIXES = (".csv", ".parquet", ".npy", ".npz")
 
 # What is read from a file with several columns or arrays, if nothing else is said.
 LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
@@ -61,7 +67,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class ClassNumbers:
-    """One number a class, with the classes they belong to or in the order of the score columns."""
+    """One number per class, with the classes they belong to or in the order of the score columns."""
 
     values: npt.NDArray[Any]
     classes: tuple[ClassName, ...] | None
@@ -69,7 +75,7 @@ class ClassNumbers:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model said about each sample: one finite number a class."""
+    """What a model said about each sample: one finite number per class."""
 
     values: FloatArray
     """[N, C]."""
@@ -101,7 +107,7 @@ class Scores:
         unknown = [label for label in classes if label not in index_of]
         if unknown:
             raise ValueError(
-                f"{where}: classes must be among those of the scores ({_listed(index_of)}). Got {unknown[0]!r}."
+                f"{where}: classes must be among those of the scores ({join_names(index_of)}). Got {unknown[0]!r}."
             )
         return np.array([index_of[label] for label in classes], dtype=np.int64)
 
@@ -110,9 +116,7 @@ class Scores:
             return {index: index for index in range(self.num_classes)}
         if any(isinstance(label, str) for label in classes):
             return {name: index for index, name in enumerate(self.class_names)}
-        numbers: dict[ClassName, int] = {
-            int(name): index for index, name in enumerate(self.class_names) if _is_whole_number(name)
-        }
+        numbers = self._index_by_number(self.class_names)
         named = [label for label in classes if label in numbers]
         if len(numbers) == self.num_classes or (named and len(named) == len(classes)):
             return numbers
@@ -124,59 +128,70 @@ class Scores:
             )
         return {index: index for index in range(self.num_classes)}
 
-
-def check_suffix(path: Path) -> None:
-    """Raise unless the file name says in which format it is."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: the suffix must be one of {', '.join(SUFFIXES)}. Got {path.suffix!r}.")
+    @staticmethod
+    def _index_by_number(names: Sequence[str]) -> dict[ClassName, int]:
+        """Positions of names that are whole numbers; of names that are the same one, as 1 and 01, the plain one's."""
+        whole = {index: name for index, name in enumerate(names) if name.removeprefix("-").isdecimal()}
+        if len({int(name) for name in whole.values()}) < len(whole):
+            whole = {index: name for index, name in whole.items() if str(int(name)) == name}
+        return {int(name): index for index, name in whole.items()}
 
 
 def read_labels(path: Path, column: str | None = None) -> Labels:
     """Labels of any kind: whole numbers or strings, some perhaps missing.
 
     Args:
-        path: a CSV or Parquet file, or an .npy or .npz of a vector.
+        path: a CSV (``.csv.gz`` if packed) or Parquet file, or an .npy or .npz of a vector. In a CSV, labels are
+            numbers if all are whole and written plainly; 01 and 1 are text, and differ.
         column: the column (CSV, Parquet) or array (.npz); default: the only one, or the one with a usual name.
     """
-    if _is_table(path):
-        table = _read_table(path)
-        name = _pick(path, table.column_names, column, "--label", LABEL_NAMES)
-        return _encode(table.column(name), f"{path}: column {name!r}")
-    arrays = _read_arrays(path)
-    name = _pick(path, arrays, column, "--label", LABEL_NAMES)
+    if is_table(path):
+        table = read_table(path)
+        check_names(path, table, [] if column else table.column_names, "label")
+        name = choose_name(path, table.column_names, column, "--label", LABEL_NAMES)
+        labels = _encode(restore_text(path, table, [name]).column(name), f"{path}: column {name!r}")
+        if column is None and name not in LABEL_NAMES and name in labels.classes:
+            raise ValueError(
+                f"{path}: the first row must name the column. Got {name!r}, which is a label too; add a first row "
+                f"'label', or say --label {name} if it is the name."
+            )
+        return labels
+    arrays = read_arrays(path)
+    name = choose_name(path, arrays, column, "--label", LABEL_NAMES)
     return _encode_array(arrays[name], path)
 
 
 def read_class_numbers(path: Path) -> ClassNumbers:
-    """One number a class: counts or probabilities.
+    """One number per class: counts or probabilities.
 
     A CSV or Parquet file has one column of numbers, and may have a column ``class`` that names the classes.
     """
-    if not _is_table(path):
-        arrays = _read_arrays(path)
-        values = arrays[_pick(path, arrays, None, None, NUMBER_NAMES)]
+    if not is_table(path):
+        arrays = read_arrays(path)
+        values = arrays[choose_name(path, arrays, None, None, NUMBER_NAMES)]
         if values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise ValueError(f"{path}: expected one number a class. Got {values.dtype} of shape {values.shape}.")
+            raise ValueError(f"{path}: expected one number per class. Got {values.dtype} of shape {values.shape}.")
         return ClassNumbers(np.array(values), None)
-    table = _read_table(path)
-    numeric = [name for name in _numeric_columns(table) if name != "class"]
-    name = _pick(path, numeric, None, None, NUMBER_NAMES)
+    table = read_table(path)
+    numeric = [name for name in list_numeric_columns(table) if name != "class"]
+    check_names(path, table, numeric, "count")
+    name = choose_name(path, numeric, None, None, NUMBER_NAMES)
     classes = None
     if "class" in table.column_names:
-        labels = _encode(table.column("class"), f"{path}: column 'class'")
+        labels = _encode(restore_text(path, table, ["class"]).column("class"), f"{path}: column 'class'")
         if labels.num_missing or len(labels.classes) < len(labels.codes):
             raise ValueError(f"{path}: column 'class' must name each class once.")
         classes = tuple(labels.classes[code] for code in labels.codes)
-    return ClassNumbers(_as_numpy(table.column(name)), classes)
+    return ClassNumbers(table.column(name).to_numpy(), classes)
 
 
 def read_scores(
     path: Path, columns: str | None = None, id_columns: Sequence[str] = (), label: str | None = None
 ) -> Scores:
-    """A matrix of scores, one column a class.
+    """A matrix of scores, one column per class.
 
     Args:
-        path: CSV or Parquet with one numeric column a class; or .npy or .npz with a matrix. An .npz may hold the
+        path: CSV or Parquet with one numeric column per class; or .npy or .npz with a matrix. An .npz may hold the
             class names as ``classes``.
         columns: the prefix of the class columns; default: all numeric columns are classes. In an .npz, the
             matrix's name.
@@ -184,44 +199,44 @@ def read_scores(
         label: the column of true labels, if the file has it.
     """
     scores = (
-        _scores_of_table(path, _read_table(path), columns, id_columns, label)
-        if _is_table(path)
-        else _scores_of_arrays(path, _read_arrays(path), columns, label)
+        _build_from_table(path, read_table(path), columns, id_columns, label)
+        if is_table(path)
+        else _build_from_arrays(path, read_arrays(path), columns, label)
     )
     _check_scores(path, scores)
     return scores
 
 
 def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence[str] = ()) -> Scores:
-    """A matrix of 0 and 1, or of true and false: one column a class, as ``read_scores`` has it.
+    """A matrix of 0 and 1, or of true and false: one column per class, as ``read_scores`` has it.
 
     Args:
         path: a file in any of the formats of scores.
         columns: the scores' prefix or array name, which labels may have or not.
         id_columns: the scores' numeric columns that are no classes, which labels may have or not.
     """
-    if _is_table(path):
-        table = _numbers_for_bools(_read_table(path, reads_bools=True))
+    if is_table(path):
+        table = _convert_bools(read_table(path, reads_bools=True))
         prefix = columns if columns and any(name.startswith(columns) for name in table.column_names) else None
         ids = [name for name in id_columns if name in table.column_names]
-        return _scores_of_table(path, table, prefix, ids, label=None)
-    arrays = _read_arrays(path)
+        return _build_from_table(path, table, prefix, ids, label=None)
+    arrays = read_arrays(path)
     arrays = {name: array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
-    return _scores_of_arrays(path, arrays, columns if columns in arrays else None, None)
+    return _build_from_arrays(path, arrays, columns if columns in arrays else None, None)
 
 
 def write_predictions(path: Path, scores: Scores, predictions: IntArray, probabilities: FloatArray) -> None:
     """Write the predicted classes and the class probabilities in the format of the suffix, whole or not at all.
 
-    CSV and Parquet: the other columns of the scores, ``prediction``, and one column a class. .npz: arrays
+    CSV and Parquet: the other columns of the scores, ``prediction``, and one column per class. .npz: arrays
     ``predictions``, ``probabilities`` and ``classes``. .npy: the probabilities alone.
     """
     names = np.array(scores.class_names) if scores.class_names else None
     named = predictions if names is None else names[predictions]
     if path.suffix in (".csv", ".parquet"):
-        _write_table(path, _beside_others(scores, ["prediction", *_columns_of(scores)], [named, *probabilities.T]))
+        _write_table(path, _add_columns(scores, ["prediction", *_list_columns(scores)], [named, *probabilities.T]))
     else:
-        arrays = {"probabilities": probabilities, "predictions": named} | _class_array(scores)
+        arrays = {"probabilities": probabilities, "predictions": named} | _name_classes(scores)
         _write_arrays(path, arrays)
 
 
@@ -230,14 +245,14 @@ def write_label_predictions(
 ) -> None:
     """Write 0 or 1 for each sample and class in the format of the suffix, whole or not at all.
 
-    CSV and Parquet: the other columns of the scores, and one column a class. .npz: arrays ``predictions``,
+    CSV and Parquet: the other columns of the scores, and one column per class. .npz: arrays ``predictions``,
     ``thresholds`` and ``classes``. .npy: the predictions alone.
     """
     numbers = predicted.astype(np.uint8)
     if path.suffix in (".csv", ".parquet"):
-        _write_table(path, _beside_others(scores, _columns_of(scores), [*numbers.T]))
+        _write_table(path, _add_columns(scores, _list_columns(scores), [*numbers.T]))
     else:
-        _write_arrays(path, {"predictions": numbers, "thresholds": thresholds} | _class_array(scores))
+        _write_arrays(path, {"predictions": numbers, "thresholds": thresholds} | _name_classes(scores))
 
 
 def write_thresholds(path: Path, scores: Scores, thresholds: FloatArray, f1: FloatArray) -> None:
@@ -247,7 +262,7 @@ def write_thresholds(path: Path, scores: Scores, thresholds: FloatArray, f1: Flo
         names = np.array([scores.name_of(index) for index in range(scores.num_classes)])
         _write_table(path, pa.table({"class": names} | columns))
     else:
-        _write_arrays(path, columns | _class_array(scores))
+        _write_arrays(path, columns | _name_classes(scores))
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
@@ -265,67 +280,66 @@ def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _columns_of(scores: Scores) -> tuple[str, ...]:
+def _list_columns(scores: Scores) -> tuple[str, ...]:
     return scores.columns or tuple(str(index) for index in range(scores.num_classes))
 
 
-def _class_array(scores: Scores) -> dict[str, npt.NDArray[Any]]:
+def _name_classes(scores: Scores) -> dict[str, npt.NDArray[Any]]:
     return {} if scores.class_names is None else {"classes": np.array(scores.class_names)}
 
 
-def _beside_others(scores: Scores, names: Sequence[str], arrays: Sequence[npt.NDArray[Any]]) -> pa.Table:
+def _add_columns(scores: Scores, names: Sequence[str], arrays: Sequence[npt.NDArray[Any]]) -> pa.Table:
     """A table of these columns beside those of the scores' file that are no scores."""
-    table = pa.table({}) if scores.others is None else scores.others
-    names = list(names)
-    duplicates = [name for name in names if name in table.column_names or names.count(name) > 1]
-    if duplicates:
-        raise ValueError(f"the output would have two columns named {duplicates[0]!r}; rename one in the scores.")
-    kept = [] if scores.others is None else table.columns
-    return pa.table([*kept, *(pa.array(array) for array in arrays)], names=[*table.column_names, *names])
+    others = pa.table({}) if scores.others is None else scores.others
+    headings = [*others.column_names, *names]
+    duplicate, times = Counter(headings).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"the output would have two columns named {duplicate!r}; rename one in the scores.")
+    return pa.table([*others.columns, *(pa.array(array) for array in arrays)], names=headings)
 
 
-def _numbers_for_bools(table: pa.Table) -> pa.Table:
-    bools = [index for index, field in enumerate(table.schema) if pa.types.is_boolean(field.type)]
-    for index in bools:
-        table = table.set_column(index, table.column_names[index], table.column(index).cast(pa.uint8()))
-    return table
+def _convert_bools(table: pa.Table) -> pa.Table:
+    columns = [column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column for column in table.columns]
+    return pa.table(columns, names=table.column_names)
 
 
-def _scores_of_table(
+def _build_from_table(
     path: Path, table: pa.Table, prefix: str | None, id_columns: Sequence[str], label: str | None
 ) -> Scores:
-    missing = [name for name in id_columns if name not in table.column_names]
+    names = table.column_names
+    missing = [name for name in id_columns if name not in names]
     if missing:
-        raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {_listed(table.column_names)}.")
+        raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {join_names(names)}.")
     reserved = {*id_columns, label}
-    candidates = [name for name in _numeric_columns(table) if name not in reserved]
+    candidates = [name for name in list_numeric_columns(table) if name not in reserved]
+    check_names(path, table, candidates, "a class each", may_be_numbers=True)
     if prefix is None:
         _check_all_are_scores(path, table, candidates)
-        columns = candidates
-    else:
-        columns = [name for name in candidates if name.startswith(prefix)]
+    columns = [name for name in candidates if name.startswith(prefix or "")]
     if not columns:
         wanted = "" if prefix is None else f" that start with {prefix!r}"
-        raise ValueError(f"{path}: there are no numeric columns{wanted}. Got: {_listed(table.column_names)}.")
-    vectors = [_as_numpy(table.column(name)) for name in columns]
-    others = table.drop_columns(columns)
+        raise ValueError(f"{path}: there are no numeric columns{wanted}. Got: {join_names(names)}.")
+    chosen = set(columns)
+    others = restore_text(path, table.select([i for i, name in enumerate(names) if name not in chosen]))
+    values = [column.to_numpy() for name, column in zip(names, table.columns, strict=True) if name in chosen]
+    kind = np.result_type(np.float32, *{vector.dtype for vector in values})
     return Scores(
-        values=np.column_stack(vectors).astype(np.result_type(np.float32, *vectors), copy=False),
+        values=np.column_stack(values).astype(kind, copy=False),
         columns=tuple(columns),
         class_names=tuple(name.removeprefix(prefix or "") for name in columns),
         others=others if others.num_columns else None,
-        labels=_encode(table.column(label), f"{path}: column {label!r}") if label in table.column_names else None,
+        labels=_encode(others.column(label), f"{path}: column {label!r}") if label in others.column_names else None,
     )
 
 
-def _scores_of_arrays(
+def _build_from_arrays(
     path: Path, arrays: Mapping[str, npt.NDArray[Any]], key: str | None, label: str | None
 ) -> Scores:
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if not matrices:
-        shapes = _listed(array.shape for array in arrays.values())
+        shapes = join_names(array.shape for array in arrays.values())
         raise ValueError(f"{path}: scores must be a matrix [samples, classes]. Got shapes {shapes}.")
-    name = _pick(path, matrices, key, "--columns", SCORE_NAMES)
+    name = choose_name(path, matrices, key, "--columns", SCORE_NAMES)
     values = np.array(arrays[name])  # a copy: the map of an .npy can't be written to, which torch warns of
     if values.dtype.kind not in "iuf":
         raise ValueError(f"{path}: scores must be numbers. Got {values.dtype}.")
@@ -343,7 +357,8 @@ def _scores_of_arrays(
 
 def _check_all_are_scores(path: Path, table: pa.Table, names: Sequence[str]) -> None:
     """A numeric id that is taken for a class would shift all classes: better ask."""
-    whole = [name for name in names if not pa.types.is_floating(table.schema.field(name).type)]
+    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    whole = [name for name in names if not pa.types.is_floating(kinds[name])]
     if whole and len(whole) < len(names):
         raise ValueError(
             f"{path}: column {whole[0]!r} has whole numbers, others have fractions, so it may be no score; "
@@ -356,81 +371,13 @@ def _check_scores(path: Path, scores: Scores) -> None:
     if values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(f"{path}: scores must have at least 1 row and 2 classes. Got shape {values.shape}.")
     if scores.class_names is not None and len(set(scores.class_names)) < len(scores.class_names):
-        raise ValueError(f"{path}: every class must have its own name. Got {_listed(scores.class_names)}.")
+        raise ValueError(f"{path}: every class must have its own name. Got {join_names(scores.class_names)}.")
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0].tolist()
         raise ValueError(
             f"{path}: scores must be finite. Got {values[row, column]} in row {row}, class {scores.name_of(column)}."
         )
-
-
-def _is_table(path: Path) -> bool:
-    check_suffix(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file.")
-    return path.suffix in (".csv", ".parquet")
-
-
-def _read_table(path: Path, reads_bools: bool = False) -> pa.Table:
-    try:
-        if path.suffix == ".csv":
-            # Only an empty field is missing: NA or null may be the name of a class, and so may true and false.
-            bools: dict[str, list[str]] = {} if reads_bools else {"true_values": [], "false_values": []}
-            convert = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, **bools)
-            parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
-        else:
-            table = pyarrow.parquet.ParquetFile(path).read()
-    except pa.ArrowException as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path}: this is no readable {path.suffix} file: {reason}") from error
-    names = table.column_names
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path}: every column must have its own name. Got {_listed(names)}.")
-    return table
-
-
-def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz by name; that of an .npy, which has none, by the empty name."""
-    try:
-        # Mapping an .npy checks its size against the file before any memory is taken.
-        loaded = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, OSError, MemoryError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: this is no readable {path.suffix} file of plain arrays.") from error
-
-
-def _pick(path: Path, names: Iterable[str], wanted: str | None, option: str | None, usual: tuple[str, ...]) -> str:
-    """The column or array to read: the wanted one, which ``option`` names, the only one, or the one usual name."""
-    names = list(names)
-    if names == [""]:  # an .npy
-        return ""
-    if wanted is not None:
-        if wanted not in names:
-            raise ValueError(f"{path}: there is no column or array {wanted!r}. Got: {_listed(names)}.")
-        return wanted
-    known = names if len(names) == 1 else [name for name in names if name in usual]
-    if len(known) != 1:
-        found = _listed(names) if names else "none that fits"
-        remedy = f"name it with {option}" if option else f"call it {usual[0]!r}"
-        raise ValueError(f"{path}: which column or array to read is not clear; {remedy}. Got: {found}.")
-    return known[0]
-
-
-def _numeric_columns(table: pa.Table) -> list[str]:
-    return [
-        field.name for field in table.schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)
-    ]
-
-
-def _as_numpy(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A numeric column; a missing number is NaN."""
-    array: npt.NDArray[Any] = column.to_numpy()
-    return array
 
 
 def _encode_array(array: npt.NDArray[Any], path: Path) -> Labels:
@@ -442,7 +389,7 @@ def _encode_array(array: npt.NDArray[Any], path: Path) -> Labels:
 
 
 def _encode(column: pa.ChunkedArray, where: str) -> Labels:
-    plain = _plain_labels(column, where)
+    plain = _convert_labels(column, where)
     encoded = plain.dictionary_encode().combine_chunks()
     values = encoded.dictionary.to_pylist()
     order = sorted(range(len(values)), key=values.__getitem__)
@@ -453,11 +400,11 @@ def _encode(column: pa.ChunkedArray, where: str) -> Labels:
     return Labels(tuple(values[index] for index in order), rank[codes])
 
 
-def _plain_labels(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+def _convert_labels(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Labels as int64 or strings, missing ones as nulls."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _plain_labels(column.cast(kind.value_type), where)
+        return _convert_labels(column.cast(kind.value_type), where)
     if pa.types.is_null(kind):
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):  # how whole numbers with gaps are often stored
@@ -474,13 +421,3 @@ def _plain_labels(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pc.if_else(pc.equal(column, ""), None, column)
     raise TypeError(f"{where}: labels must be whole numbers or strings. Got {kind}.")
-
-
-def _is_whole_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
-
-
-def _listed(names: Iterable[object], most: int = 8) -> str:
-    shown = [str(name) for name in names]
-    more = f", ... ({len(shown)} in all)" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more

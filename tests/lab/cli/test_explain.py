@@ -1,14 +1,13 @@
 """What ``longtail explain`` says about ways to sample negatives."""
 
+import gzip
 import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from longtail import ClassPrior
-from longtail.lab.cli.commands import app
-from longtail.lab.cli.explaining import SAMPLINGS, WEIGHTINGS, explain_sampling
+from longtail.lab.cli.sampling_schemes import SAMPLINGS, WEIGHTINGS, explain_sampling
 
 PRIOR = ClassPrior.from_counts([30, 4000, 100, 900])
 PLAIN = "e^(f[y'] - f[y])"
@@ -26,10 +25,6 @@ UNIT = {
     ("uniform", "unit"): (f"m/L sum_{{y' != y}} {PLAIN}", "downweighted negatives", "neither"),
     ("within-batch", "unit"): (f"m sum_{{y' != y}} pi[y'] {PLAIN}", "equalized loss", "tail"),
 }
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["explain", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 @pytest.mark.parametrize(("scheme", "expected"), (TABLE_2 | UNIT).items(), ids=str)
@@ -72,16 +67,16 @@ def test_every_scheme_has_an_explanation_whatever_the_labels(sampling, weighting
     assert explain_sampling("uniform", weighting, 64, ClassPrior.from_counts([7, 7, 7])).favors == "neither"
 
 
-def test_the_command_prints_words_and_numbers_for_labels_from_a_file(tmp_path):
+def test_the_command_prints_words_and_numbers_for_labels_from_a_file(run, tmp_path):
     np.save(tmp_path / "labels.npy", np.repeat(np.arange(3), [90, 9, 1]))
-    printed = run(tmp_path / "labels.npy", "--sampling", "within-batch", "--weighting", "constant").stdout
+    printed = run("explain", tmp_path / "labels.npy", "--sampling", "within-batch", "--weighting", "constant").stdout
     assert "equalized loss" in printed
     assert "Favors the tail" in printed
     assert "log[1 + sum_{y' != y} pi[y'] e^(f[y'] - f[y])]" in printed
     assert "0.9" in printed
-    found = json.loads(run("--sampling", "uniform", "--weighting", "tail", "--json").stdout)
+    found = json.loads(run("explain", "--sampling", "uniform", "--weighting", "tail", "--json").stdout)
     assert found["name"] == "logit-adjusted loss"
-    assert "It is consistent for the balanced error." in run("--weighting", "tail").stdout
+    assert "It is consistent for the balanced error." in run("explain", "--weighting", "tail").stdout
 
 
 @pytest.mark.parametrize(
@@ -96,13 +91,21 @@ def test_the_command_prints_words_and_numbers_for_labels_from_a_file(tmp_path):
         (["missing.npy"], "missing.npy"),
     ],
 )
-def test_bad_input_is_one_line(arguments, message):
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_bad_input_is_one_line(refuse, arguments, message):
+    refuse("explain", *arguments, message=message)
 
 
 def test_one_label_has_no_negatives():
     with pytest.raises(ValueError, match=r"at least 2 labels. Got 1"):
         explain_sampling("uniform", "constant", 4, ClassPrior.from_counts([3]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("labels.csv.gz", b"label\ncat\ncat\ndog\n"), ("train.txt.gz", b"3 1 9\n4 0:1\n4 0:1\n8 0:1\n")],
+)
+def test_packed_files(run, tmp_path, name, content):
+    (tmp_path / name).write_bytes(gzip.compress(content))
+    done = run("explain", tmp_path / name, "--weighting", "relative", "--num-negatives", 3, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["most_frequent_against_rarest"] == pytest.approx(3 * 2 / 3)

@@ -3,14 +3,8 @@
 import numpy as np
 import pyarrow.csv
 import pytest
-from typer.testing import CliRunner
 
-from longtail.lab.cli.commands import app
 from longtail.posthoc import f1_thresholds
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["adjust", *map(str, arguments)], env={"COLUMNS": "100"})
 
 
 @pytest.fixture
@@ -36,9 +30,9 @@ def options(folder, **changes):
 
 
 class TestCommand:
-    def test_thresholds_and_predictions_come_out(self, folder):
+    def test_thresholds_and_predictions_come_out(self, run, folder):
         more = {"--labels": folder / "test_truth.npy", "--thresholds": folder / "thresholds.csv"}
-        done = run(*options(folder, **more))
+        done = run("adjust", *options(folder, **more))
         assert done.exit_code == 0, done.output
         with np.load(folder / "out.npz") as file:
             written = dict(file)
@@ -51,7 +45,7 @@ class TestCommand:
         assert "macro-F1" in done.output
         assert "0.0%" in done.output  # nothing reached 0.5 before
 
-    def test_labels_may_be_true_and_false_and_lack_the_prefix_and_the_ids_of_scores(self, folder):
+    def test_labels_may_be_true_and_false_and_lack_the_prefix_and_the_ids_of_scores(self, run, folder):
         for name in ("holdout", "test"):
             values, truth = np.load(folder / f"{name}.npy"), np.load(folder / f"{name}_truth.npy").astype(bool)
             table = {"id": np.arange(200)} | {f"p_{c}": values[:, i] for i, c in enumerate("abcd")}
@@ -60,27 +54,27 @@ class TestCommand:
                 pyarrow.table({c: truth[:, i] for i, c in enumerate("abcd")}), folder / f"{name}_truth.csv"
             )
             np.save(folder / f"{name}_truth.npy", truth)
-        assert run(*options(folder, **{"--labels": folder / "test_truth.npy"})).exit_code == 0
+        assert run("adjust", *options(folder, **{"--labels": folder / "test_truth.npy"})).exit_code == 0
         files = {"--holdout-scores": folder / "holdout.csv", "--holdout-labels": folder / "holdout_truth.csv"}
         files |= {"--labels": folder / "test_truth.csv", "--output": folder / "out.csv"}
         files |= {"--columns": "p_", "--id": "id"}
-        done = run(folder / "test.csv", *options(folder, **files)[1:])
+        done = run("adjust", folder / "test.csv", *options(folder, **files)[1:])
         assert done.exit_code == 0, done.output
         assert "macro-F1" in done.output
 
     @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
-    def test_other_formats(self, folder, suffix):
-        done = run(*options(folder, **{"--output": folder / f"out{suffix}", "--precision-floor": 0.6}))
+    def test_other_formats(self, run, folder, suffix):
+        done = run("adjust", *options(folder, **{"--output": folder / f"out{suffix}", "--precision-floor": 0.6}))
         assert done.exit_code == 0, done.output
         assert (folder / f"out{suffix}").is_file()
         if suffix == ".npy":
             assert set(np.unique(np.load(folder / "out.npy"))) <= {0, 1}
 
-    def test_classes_without_positives_in_the_holdout_are_named(self, folder):
+    def test_classes_without_positives_in_the_holdout_are_named(self, run, folder):
         truth = np.load(folder / "holdout_truth.npy")
         truth[:, 2] = 0
         np.save(folder / "holdout_truth.npy", truth)
-        done = run(*options(folder))
+        done = run("adjust", *options(folder))
         assert "1 without positives there, left at 0.5: 2" in done.output
 
     @pytest.mark.parametrize(
@@ -88,29 +82,26 @@ class TestCommand:
         [
             ({"--holdout-labels": None}, "needs --holdout-scores and --holdout-labels"),
             ({"--holdout-labels": "halves.npy"}, "labels must be 0 or 1. Got 0.5"),
-            ({"--holdout-labels": "short.npy"}, "there must be a row a sample"),
+            ({"--holdout-labels": "short.npy"}, "there must be a row per sample"),
             ({"--holdout-scores": "narrow.npy", "--holdout-labels": "narrow.npy"}, "classes of the scores, 4. Got 3"),
             ({"--holdout-scores": "nan.npy"}, "scores must be finite"),
-            ({"--counts": "holdout.npy"}, "--counts is for one label a sample"),
+            ({"--counts": "holdout.npy"}, "--counts is for one label per sample"),
             ({"--tau": "2"}, "--tau is for one label"),
             ({"--precision-floor": "1.5"}, "floor must be in"),
             ({"--thresholds": "thresholds.txt"}, "suffix must be"),
             ({"--thresholds": "./out.npz"}, "--thresholds must be another file than --output"),
         ],
     )
-    def test_bad_input_is_one_line_and_writes_nothing(self, folder, monkeypatch, changes, message):
+    def test_bad_input_is_one_line_and_writes_nothing(self, refuse, folder, monkeypatch, changes, message):
         monkeypatch.chdir(folder)
         np.save("halves.npy", np.full((200, 4), 0.5))
         np.save("short.npy", np.ones((3, 4)))
         np.save("narrow.npy", np.ones((5, 3)))
         np.save("nan.npy", np.full((200, 4), np.nan))
-        done = run(*options(folder, **changes))
-        assert done.exit_code == 2
-        assert message in done.stderr
-        assert done.stderr.count("\n") == 1
+        refuse("adjust", *options(folder, **changes), message=message)
         assert not (folder / "out.npz").exists()
 
-    def test_options_for_several_labels_need_the_flag(self, folder):
-        done = run(folder / "test.npy", "--precision-floor", 0.5, "--output", folder / "out.npz")
+    def test_multilabel_options_need_the_flag(self, run, folder):
+        done = run("adjust", folder / "test.npy", "--precision-floor", 0.5, "--output", folder / "out.npz")
         assert done.exit_code == 2
         assert "--precision-floor needs --multilabel" in done.stderr

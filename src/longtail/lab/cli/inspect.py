@@ -1,21 +1,55 @@
-"""What a column of labels is like, and which methods fit it: the logic of ``longtail inspect``."""
+"""``longtail inspect``: what a column of labels is like, and which methods fit it."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from longtail.lab.data.formats.tables import ClassName, Labels
-from longtail.prior import ClassPrior
+import rich.console
+import typer
+from rich.text import Text
 
-__all__ = ["Group", "Inspection", "Suggestion", "inspect_labels", "profile_chart", "suggest_methods"]
+from longtail.lab.cli._console import make_table, print_screen, printable
+from longtail.lab.cli._options import LABEL_FILE, LabelColumn
+
+if TYPE_CHECKING:
+    from longtail.lab.data.formats.tables import ClassName, Labels
+    from longtail.prior import ClassPrior
+
+__all__ = [
+    "Group",
+    "Inspection",
+    "Suggestion",
+    "inspect",
+    "inspect_labels",
+    "profile_chart",
+    "render_inspection",
+    "suggest_methods",
+]
 
 NEARLY_BALANCED = 1.5
 """Up to this imbalance there is nothing to correct."""
 FEW_SAMPLES = 20
 """What ``ClassPrior.groups`` calls a tail class."""
 MANY_CLASSES = 1000
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help=LABEL_FILE)],
+    label: LabelColumn = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the count of every class.")] = False,
+) -> None:
+    """Look at labels: how imbalanced they are, and which methods fit them."""
+    from longtail.lab.cli._labels import read_any_labels
+
+    inspection = inspect_labels(read_any_labels(file, label))
+    if as_json:
+        typer.echo(json.dumps(inspection.as_json(), indent=2))
+    else:
+        print_screen(render_inspection(inspection))
 
 
 class Group(NamedTuple):
@@ -65,6 +99,8 @@ class Inspection:
 
 def inspect_labels(labels: Labels) -> Inspection:
     """Count labels, group their classes and choose methods."""
+    from longtail.prior import ClassPrior
+
     prior = ClassPrior.from_labels(labels.codes[labels.codes >= 0], len(labels.classes))
     order = prior.counts.argsort(descending=True, stable=True)
     return Inspection(
@@ -83,6 +119,7 @@ def inspect_labels(labels: Labels) -> Inspection:
 def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
     """Methods to try, the first one first.
 
+    >>> from longtail import ClassPrior
     >>> [method for method, _ in suggest_methods(ClassPrior.from_counts([500, 50, 5]))]
     ['logit_adjusted', 'posthoc_adjusted', 'logit_adjusted_adaptive', 'class_balanced']
     """
@@ -131,6 +168,36 @@ def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
             )
         )
     return found
+
+
+def render_inspection(found: Inspection) -> rich.console.RenderableType:
+    """Counts, a drawing of them, groups, and methods to try."""
+    num_samples = sum(found.counts)
+    facts = f"{num_samples:,} samples, {len(found.counts):,} classes, imbalance {found.imbalance:,.1f}"
+    lines = [Text(facts, "bold")]
+    if found.num_missing:
+        lines.append(Text(f"{found.num_missing:,} rows have no label and are left out.", "yellow"))
+    if found.num_skipped:
+        lines.append(
+            Text(
+                f"{found.num_skipped:,} numbers below the largest label do not occur: classes without samples?",
+                "yellow",
+            )
+        )
+    groups = make_table("group", "samples per class", "classes", "samples", "share")
+    for group, meaning in zip(found.groups, ("100 or more", "21 to 99", "20 or fewer"), strict=True):
+        numbers = (f"{group.num_classes:,}", f"{group.num_samples:,}", f"{group.num_samples / num_samples:.1%}")
+        groups.add_row(group.name, meaning, *numbers)
+    named = [f"{printable(str(label))} ({count:,})" for label, count in zip(found.classes, found.counts, strict=True)]
+    extremes = [f"most frequent  {', '.join(named[:3])}", f"rarest         {', '.join(named[:-4:-1])}"]
+    methods = make_table("try", "because")
+    for suggestion in found.suggestions:
+        methods.add_row(Text(suggestion.method, "bold"), Text(suggestion.reason))
+    drawing = Text("\n".join(profile_chart(found.counts)), "cyan", no_wrap=True)
+    caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
+    return rich.console.Group(
+        *lines, Text(), drawing, caption, Text(), *(Text(line) for line in extremes), Text(), groups, methods
+    )
 
 
 def profile_chart(counts: tuple[int, ...], width: int = 64, height: int = 8) -> list[str]:

@@ -1,4 +1,4 @@
-"""From files of scores and counts to adjusted predictions: the logic of ``longtail adjust``."""
+"""``longtail adjust`` for one label per sample: from files of scores and counts to adjusted predictions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
-from longtail.lab.data.formats.tables import ClassNumbers, Labels, Scores, read_class_numbers, read_labels
+from longtail.lab.cli._console import make_table, percents, print_screen, say
+from longtail.lab.cli.adjust.request import Request
+from longtail.lab.data.formats.tables import (
+    ClassNumbers,
+    Labels,
+    Scores,
+    read_class_numbers,
+    read_labels,
+    write_predictions,
+)
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.shift import estimate_target_prior
@@ -23,15 +36,17 @@ __all__ = [
     "Holdout",
     "Measurement",
     "TauChoice",
+    "adjust_file",
     "adjust_scores",
-    "as_logits",
+    "build_holdout",
     "choose_tau",
-    "holdout_of",
+    "choose_target",
+    "convert_to_logits",
     "look_like_probabilities",
     "measure",
-    "target_probabilities",
-    "training_prior",
-    "true_labels",
+    "read_target",
+    "read_training_prior",
+    "render_adjustment",
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -80,14 +95,47 @@ class Measurement:
     """Mean recall over the classes of each group."""
 
 
-def training_prior(
+def adjust_file(request: Request) -> None:
+    """Read scores, adjust them, write predictions and print what changed."""
+    if request.holdout_labels is not None and request.holdout_scores is None:
+        raise ValueError("--holdout-labels needs --holdout-scores.")
+    scores = request.read_scores(request.scores)
+    _check_label_exists(request, scores)
+    prior = read_training_prior(scores, request.counts, request.train_labels, request.label, request.smooth)
+    logits = convert_to_logits(scores, request.probabilities)
+    target = read_target(scores, request.labels, request.label)
+    holdout = None
+    if request.holdout_scores is not None:
+        held_out = request.read_scores(request.holdout_scores)
+        holdout = build_holdout(held_out, scores, request.holdout_labels, request.label, request.probabilities)
+    target_prior = choose_target(request.target_prior, scores, logits, prior)
+    choice = choose_tau(request.tau, holdout, prior, target_prior)
+    adjusted = adjust_scores(logits, prior, choice.tau, target_prior)
+    write_predictions(request.output, scores, adjusted.after, adjusted.probabilities)
+    if not request.probabilities and look_like_probabilities(scores.values):
+        typer.echo(
+            "longtail: every row of the scores sums to 1; if they are probabilities, add --probabilities.", err=True
+        )
+    before, after = (measure(part, prior, target) for part in (adjusted.before, adjusted.after))
+    print_screen(render_adjustment(prior, choice, before, after))
+    num_changed = (adjusted.before != adjusted.after).sum()
+    say(f"{num_changed:,} of {len(logits):,} predictions changed. Wrote {request.output}.")
+
+
+def _check_label_exists(request: Request, scores: Scores) -> None:
+    has_label_file = any((request.labels, request.train_labels, request.holdout_scores))
+    if request.label is not None and scores.labels is None and not has_label_file:
+        raise ValueError(f"{request.scores}: there is no column or array {request.label!r}.")
+
+
+def read_training_prior(
     scores: Scores, counts: Path | None, train_labels: Path | None, column: str | None, smooth: float
 ) -> ClassPrior:
     """The training prior from a file of class counts, or else of training labels."""
     if counts is not None and train_labels is None:
-        prior = ClassPrior.from_counts(_in_class_order(read_class_numbers(counts), scores, counts))
+        prior = ClassPrior.from_counts(_order_by_class(read_class_numbers(counts), scores, counts))
     elif train_labels is not None and counts is None:
-        indices = _label_indices(read_labels(train_labels, column), scores, train_labels)
+        indices = _find_positions(read_labels(train_labels, column), scores, train_labels)
         prior = ClassPrior.from_labels(indices, scores.num_classes)
     else:
         raise ValueError("adjust needs the class frequencies of training: either --counts or --train-labels.")
@@ -96,18 +144,18 @@ def training_prior(
     return smoothed
 
 
-def true_labels(scores: Scores, labels: Path | None, column: str | None) -> IntArray | None:
+def read_target(scores: Scores, labels: Path | None, column: str | None) -> IntArray | None:
     """[N] class indices from a file of labels, or else from the label column of the scores; None without either."""
     if labels is not None:
-        indices = _label_indices(read_labels(labels, column), scores, labels)
+        indices = _find_positions(read_labels(labels, column), scores, labels)
         where = f"{labels}: "
     elif scores.labels is not None:
-        indices, where = _label_indices(scores.labels, scores, column), ""
+        indices, where = _find_positions(scores.labels, scores, column), ""
     else:
         return None
     if len(indices) != len(scores.values):
         raise ValueError(
-            f"{where}there must be {len(scores.values):,} labels, one a row of scores. Got {len(indices):,}."
+            f"{where}there must be {len(scores.values):,} labels, one per row of scores. Got {len(indices):,}."
         )
     return indices
 
@@ -127,19 +175,21 @@ def choose_tau(tau: str, holdout: Holdout | None, prior: ClassPrior, target: Ten
         raise ValueError(f"--tau must be auto or a number of at least 0. Got {tau!r}.") from None
 
 
-def holdout_of(scores: Scores, like: Scores, labels: Path | None, column: str | None, probabilities: bool) -> Holdout:
+def build_holdout(
+    scores: Scores, like: Scores, labels: Path | None, column: str | None, probabilities: bool
+) -> Holdout:
     """Scores and labels of samples not trained on, with the classes of ``like``."""
     if (scores.num_classes, scores.class_names) != (like.num_classes, like.class_names):
         raise ValueError("the holdout must have the same classes as the scores, in the same order.")
-    indices = true_labels(scores, labels, column)
+    indices = read_target(scores, labels, column)
     if indices is None:
         raise ValueError(
             "the holdout needs labels: --holdout-labels, or --label with a column of the holdout scores."
         )
-    return Holdout(as_logits(scores, probabilities), indices)
+    return Holdout(convert_to_logits(scores, probabilities), indices)
 
 
-def as_logits(scores: Scores, are_probabilities: bool) -> FloatArray:
+def convert_to_logits(scores: Scores, are_probabilities: bool) -> FloatArray:
     """[N, C] logits: the scores themselves, or the logarithm of probabilities."""
     values = scores.values
     if not are_probabilities:
@@ -159,7 +209,7 @@ def look_like_probabilities(values: FloatArray) -> bool:
     return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= ROW_SUM_TOLERANCE)
 
 
-def target_probabilities(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior) -> Tensor | None:
+def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior) -> Tensor | None:
     """[C] probabilities that ``--target-prior`` asks for; None is uniform."""
     if target == "uniform":
         return None
@@ -173,7 +223,7 @@ def target_probabilities(target: str, scores: Scores, logits: FloatArray, prior:
             )
         return estimate.probs
     path = Path(target)
-    numbers = _in_class_order(read_class_numbers(path), scores, path).astype(np.float64)
+    numbers = _order_by_class(read_class_numbers(path), scores, path).astype(np.float64)
     if not np.isfinite(numbers).all() or numbers.min() < 0 or numbers.sum() == 0:
         raise ValueError(f"{path}: a target prior must be counts or probabilities, none negative, not all 0.")
     return torch.from_numpy(numbers / numbers.sum())
@@ -202,7 +252,38 @@ def measure(predictions: IntArray, prior: ClassPrior, labels: IntArray | None) -
     )
 
 
-def _label_indices(labels: Labels, scores: Scores, where: object) -> IntArray:
+def render_adjustment(
+    prior: ClassPrior, choice: TauChoice, before: Measurement, after: Measurement
+) -> RenderableType:
+    """What adjustment changed, group by group."""
+    chosen = ""
+    if choice.interval is not None:
+        low, high = choice.interval
+        chosen = f", chosen on the holdout; {low:g} to {high:g} are as good within a standard error"
+    return Group(Text(f"tau {choice.tau:g}{chosen}", "bold"), _compare_measurements(prior, before, after))
+
+
+def _compare_measurements(prior: ClassPrior, before: Measurement, after: Measurement) -> Table:
+    """Shares of predictions by group; with labels, accuracies too."""
+    table = make_table("", "classes", "before", "after")
+    groups = prior.groups()
+    for name in before.shares:
+        table.add_row(
+            f"predicted {name}", f"{len(groups[name]):,}", *percents(before.shares[name], after.shares[name])
+        )
+    if before.group_accuracy is None or after.group_accuracy is None:
+        return table
+    table.add_section()
+    for name in before.group_accuracy:
+        row = percents(before.group_accuracy[name], after.group_accuracy[name])
+        table.add_row(f"{name} recall", f"{len(groups[name]):,}", *row)
+    table.add_section()
+    table.add_row("accuracy", "", *percents(before.accuracy, after.accuracy))
+    table.add_row(Text("balanced accuracy", "bold"), "", *percents(before.balanced_accuracy, after.balanced_accuracy))
+    return table
+
+
+def _find_positions(labels: Labels, scores: Scores, where: object) -> IntArray:
     """[N] score columns that the labels name."""
     if labels.num_missing:
         raise ValueError(
@@ -211,7 +292,7 @@ def _label_indices(labels: Labels, scores: Scores, where: object) -> IntArray:
     return scores.positions(labels.classes, where)[labels.codes]
 
 
-def _in_class_order(numbers: ClassNumbers, scores: Scores, path: Path) -> npt.NDArray[Any]:
+def _order_by_class(numbers: ClassNumbers, scores: Scores, path: Path) -> npt.NDArray[Any]:
     """[C] numbers in the order of the score columns."""
     if len(numbers.values) != scores.num_classes:
         raise ValueError(

@@ -84,8 +84,8 @@ def explain_sampling(
         raise ValueError(f"negatives need at least 2 labels. Got {prior.num_classes}.")
     # From the most frequent label on, as log-uniform sampling numbers them.
     prior = ClassPrior.from_counts(prior.counts.sort(descending=True).values).smoothed(prior.pseudocount)
-    distribution = _chosen(sampling, SAMPLINGS, "sampling")(prior, excludes_positive)
-    build, weight_formula = _chosen(weighting, WEIGHTINGS, "weighting")
+    distribution = _look_up(sampling, SAMPLINGS, "sampling")(prior, excludes_positive)
+    build, weight_formula = _look_up(weighting, WEIGHTINGS, "weighting")
     implied = negatives.implied_margins(distribution, build(prior), num_negatives)
     doubled = negatives.implied_margins(distribution, build(prior), 2 * num_negatives)
     growth = (doubled - implied).positive[0] + (doubled - implied).negative[0]
@@ -187,7 +187,7 @@ def _within_batch(prior: ClassPrior, excludes_positive: bool) -> KnownDistributi
     return negatives.WithinBatch(prior)
 
 
-def _chosen(name: str, table: Mapping[str, Choice], kind: str) -> Choice:
+def _look_up(name: str, table: Mapping[str, Choice], kind: str) -> Choice:
     if name not in table:
         raise ValueError(f"{kind} must be one of {', '.join(table)}. Got {name!r}.")
     return table[name]

@@ -1,0 +1,115 @@
+"""What the screens share: the console, tables, numbers in percent, and text that is safe to print."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Iterable, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import track
+from rich.segment import Segment
+from rich.table import Table
+
+__all__ = [
+    "degrade_streams",
+    "make_table",
+    "percents",
+    "print_screen",
+    "printable",
+    "say",
+    "say_written",
+    "substitute",
+    "track_results",
+]
+
+Result = TypeVar("Result")
+
+SUBSTITUTES = {"±": "+-", "…": "...", "┤": "|", "│": "|", "–": "-", "−": "-"} | dict.fromkeys("▁▂▃▄", "_")
+"""What is printed where a terminal's encoding has no such letter; of all others it is "#"."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Text of others as it can be shown: what could steer a terminal, or turn text around, is escaped.
+
+    Args:
+        text: such as the name of a class.
+        keep: characters to leave, such as line ends.
+
+    >>> printable("a\x1b[2Jb"), printable("a\nb"), printable("é")
+    ('a\\x1b[2Jb', 'a\\nb', 'é')
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def print_screen(screen: RenderableType) -> None:
+    """Print a screen as it is: square brackets are shapes and ranges here, not markup."""
+    Console(markup=False, highlight=False).print(_Escaped(screen))
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    typer.echo(printable(text))
+
+
+def say_written(paths: Iterable[Path]) -> None:
+    """Print which files were written."""
+    say(f"Wrote {', '.join(str(path) for path in paths)}.")
+
+
+def make_table(*headings: str) -> Table:
+    """A plain table; all columns but the first and wordy ones are numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    words = {"method", "family", "what it is", "because", "try", "group", "consistent", ""}
+    for heading in headings:
+        table.add_column(
+            heading, justify="left" if heading in words else "right", no_wrap=heading in {"method", "try"}
+        )
+    return table
+
+
+def percents(*values: float | None) -> list[str]:
+    """Shares as percentages; what is not known is a dash."""
+    return ["-" if value is None or value != value else f"{value:.1%}" for value in values]
+
+
+def track_results(results: Iterable[Result], description: str, total: int) -> list[Result]:
+    """All results, with a bar while they are made."""
+    return list(track(results, description, total, console=Console(stderr=True), transient=True))
+
+
+def degrade_streams() -> None:
+    """Print something like it for a letter that the terminal's encoding lacks, instead of failing."""
+    codecs.register_error("longtail", substitute)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="longtail")
+
+
+def substitute(error: UnicodeError) -> tuple[str, int]:
+    """A handler for letters that an encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing: Sequence[str] = error.object[error.start : error.end]
+    return "".join(SUBSTITUTES.get(letter, "#") for letter in missing), error.end
+
+
+class _Escaped:
+    """A screen without control characters, whatever names it has."""
+
+    def __init__(self, screen: RenderableType) -> None:
+        self.screen = screen
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.screen, options):
+            yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)

@@ -1,0 +1,1 @@
+"""``longtail adjust``: the options, what they ask for, and the logic and screen for each kind of labels."""

@@ -1,0 +1,63 @@
+"""What the options of ``longtail adjust`` ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from longtail._core.files import check_output
+from longtail.lab.data.formats.columns import check_suffix
+from longtail.lab.data.formats.tables import Scores, read_indicators, read_scores
+
+__all__ = ["Request"]
+
+SINGLE_LABEL = ("counts", "train_labels", "tau", "target_prior", "label", "smooth")
+MULTILABEL = ("precision_floor", "thresholds")
+"""Options that only one kind of labels has."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options, with the defaults that the command has."""
+
+    scores: Path
+    output: Path
+    counts: Path | None = None
+    train_labels: Path | None = None
+    tau: str = "1.0"
+    holdout_scores: Path | None = None
+    holdout_labels: Path | None = None
+    target_prior: str = "uniform"
+    labels: Path | None = None
+    label: str | None = None
+    columns: str | None = None
+    id_columns: tuple[str, ...] = ()
+    probabilities: bool = False
+    smooth: float = 0.0
+    precision_floor: float | None = None
+    thresholds: Path | None = None
+
+    def check_outputs(self, overwrite: bool) -> None:
+        """Raise, before any work is done, where an output could not or should not be written."""
+        for path in (self.output, *([] if self.thresholds is None else [self.thresholds])):
+            check_suffix(path)
+            check_output(path, overwrite)
+        if self.thresholds is not None and self.thresholds.resolve() == self.output.resolve():
+            raise ValueError(f"--thresholds must be another file than --output. Got {self.output} for both.")
+
+    def check_kind(self, is_multilabel: bool) -> None:
+        """Raise for options that are given and belong to the other kind of labels."""
+        wrong = SINGLE_LABEL if is_multilabel else MULTILABEL
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        for name in given:
+            if name in wrong:
+                kind = "is for one label per sample, not for --multilabel" if is_multilabel else "needs --multilabel"
+                raise ValueError(f"--{name.replace('_', '-')} {kind}.")
+
+    def read_scores(self, path: Path) -> Scores:
+        """Scores of a file, with the label column if it has it."""
+        return read_scores(path, self.columns, self.id_columns, self.label)
+
+    def read_indicators(self, path: Path) -> Scores:
+        """Labels of a file as 0 and 1."""
+        return read_indicators(path, self.columns, self.id_columns)

@@ -1,0 +1,119 @@
+"""The application: the commands, what becomes of errors, and the options that all commands share.
+
+``longtail --help`` imports every command's module, so none of them imports torch or pyarrow before it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+import zlib
+from typing import Annotated, Any
+
+import typer
+
+import longtail
+from longtail.lab.cli import name_missing_package
+from longtail.lab.cli._console import printable
+from longtail.lab.cli._help import PlainCommand, PlainGroup
+from longtail.lab.cli.adjust.options import adjust
+from longtail.lab.cli.compare import compare
+from longtail.lab.cli.demo import demo
+from longtail.lab.cli.download import download
+from longtail.lab.cli.embed import embed
+from longtail.lab.cli.explain import explain
+from longtail.lab.cli.inspect import inspect
+from longtail.lab.cli.list import list_methods
+from longtail.lab.cli.report import report
+from longtail.lab.cli.reproduce import app as reproduce
+from longtail.lab.cli.show import show
+from longtail.lab.cli.train import train
+
+__all__ = ["CommandGroup", "app"]
+
+BUG = "this is a bug of longtail; please report it with the traceback below."
+USER_ERRORS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    OSError,
+    ArithmeticError,
+    ImportError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What inputs cause; pyarrow's errors too, where it was needed."""
+
+
+class CommandGroup(PlainGroup):
+    """All commands. An error that the user can mend is one line on stderr, and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            is_signal = isinstance(error, typer.Abort) or hasattr(error, "exit_code")
+            if is_signal or ctx.params["debug"]:
+                raise
+            if _is_user_error(error):
+                typer.echo(f"longtail: {_describe(error)}", err=True)
+                raise typer.Exit(2) from None
+            typer.echo(f"longtail: {_describe(error)}; {BUG}", err=True)
+            raise
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learning from imbalanced labels: inspect labels, adjust a trained model's scores, train, compare, report.",
+)
+for command in (list_methods, show, inspect, adjust, train, compare, report, embed, explain, download, demo):
+    app.command("list" if command is list_methods else command.__name__, cls=PlainCommand)(command)
+app.add_typer(reproduce, name="reproduce")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"longtail {longtail.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _set_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    pass
+
+
+def _is_user_error(error: Exception) -> bool:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "longtail":
+        return False
+    arrow = sys.modules.get("pyarrow")
+    return isinstance(error, USER_ERRORS) or (arrow is not None and isinstance(error, arrow.ArrowException))
+
+
+def _describe(error: Exception) -> str:
+    """An error in one line that is safe to print."""
+    missing = name_missing_package(error) if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None:
+        return missing
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, RecursionError):
+        message = "a file is nested too deeply to be read"
+    elif isinstance(error, KeyError) and error.args:  # its text is the quoted key
+        message = str(error.args[0])
+    else:
+        message = str(error)
+    kind = "" if isinstance(error, USER_ERRORS) and message else f"{type(error).__name__}: "
+    return printable(" ".join(f"{kind}{message}".split())).rstrip(":")

@@ -1,0 +1,135 @@
+"""``longtail compare``: methods on one recipe, in a table and on a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from longtail.lab.cli._console import make_table, print_screen, printable, say_written, track_results
+from longtail.lab.cli._options import RecipeName, Settings, TrustCode, Workers
+
+if TYPE_CHECKING:
+    from longtail.lab.runs.folder import Run
+    from longtail.lab.training.comparison import Job
+
+__all__ = ["compare", "compare_runs", "finish_jobs", "render_comparison"]
+
+
+def compare(
+    recipe: RecipeName,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between them, as longtail list has them, with options if you like: "
+            "logit_adjusted(tau=0.5),logit_adjusted(tau=1). Default: a plain loss, corrections, and the recipe's own."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each method, with seeds 0, 1, ...")] = 3,
+    output: Annotated[Path | None, typer.Option(help="Folder for the runs; default: runs/RECIPE.")] = None,
+    settings: Settings = None,
+    workers: Workers = 0,
+    trust_code: TrustCode = False,
+) -> None:
+    """Compare methods on one recipe: same data, initial weights and batches. Resumes after an interruption."""
+    from longtail.lab.training.comparison import default_methods, plan_jobs
+    from longtail.lab.training.recipe import find_recipe, load_recipe, split_methods, split_settings
+
+    others, options = split_settings(settings or ())
+    chosen = load_recipe(find_recipe(recipe), others)
+    folder = output or Path("runs", chosen.name)
+    names = default_methods(chosen) if methods is None else split_methods(methods)
+    compare_runs(plan_jobs(chosen, names, range(seeds), folder, options, trust_code), chosen.name, folder, workers)
+
+
+def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int) -> None:
+    """Make the runs, print their table, write their page.
+
+    Args:
+        jobs: the runs.
+        name: of the recipe, for the title.
+        folder: where the runs and the page go.
+        workers: runs at a time; 0: as many as there are cores.
+    """
+    from longtail.lab.report import write_report
+    from longtail.lab.training.comparison import write_rows
+
+    runs, failed = finish_jobs(jobs, workers)
+    if runs:
+        print_screen(render_comparison(runs))
+        write_rows(runs, folder / "comparison.csv")
+        page = folder / "report.html"
+        write_report(runs, page, title=f"{name}: comparison")
+        say_written([page])
+    if failed:
+        raise ValueError(failed)
+
+
+def finish_jobs(jobs: Sequence[Job], workers: int) -> tuple[list[Run], str]:
+    """The runs that came to their end, in order, and in words which did not."""
+    from longtail.lab.training.comparison import Failure, default_workers, run_jobs
+
+    outcomes = track_results(run_jobs(jobs, workers or default_workers()), "Runs", len(jobs))
+    order = [job.folder for job in jobs]
+    runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    runs.sort(key=lambda run: order.index(run.path))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    if not failures:
+        return runs, ""
+    names = {failure.reason: failure.job.name for failure in reversed(failures)}
+    reasons = "; ".join(f"{name}: {reason}" for reason, name in reversed(names.items()))
+    return runs, f"{len(failures)} of {len(jobs)} runs failed; call again to resume. {reasons}"
+
+
+def render_comparison(runs: Sequence[Run]) -> RenderableType:
+    """One row per method: means over seeds with 95% intervals. Accuracy over all samples only where it differs."""
+    from longtail.lab.runs.statistics import estimate
+
+    by_method: dict[str, list[Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.method, []).append(run)
+    are_several = any(run.predictions.is_multilabel for run in runs)
+    headings = _name_label_scores(runs) if are_several else _name_accuracies(runs)
+    shown = [name for name in headings if any(name in run.metrics for run in runs)]
+    table = make_table("method", *(headings[name] for name in shown), "s")
+    for method, members in by_method.items():
+        found = [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
+        intervals = [f" ±{100 * value.half_width:.1f}" if value.has_interval else "" for value in found]
+        cells = [f"{100 * value.mean:.1f}{interval}" for value, interval in zip(found, intervals, strict=True)]
+        seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
+        table.add_row(printable(method), *cells, f"{seconds:.1f}")
+    seeds = sorted({len(members) for members in by_method.values()})
+    over = "one seed" if seeds == [1] else f"means over {seeds[-1]} seeds with 95% intervals"
+    measured = "Accuracy on the test set in percent"
+    if are_several:
+        rare = "".join(f"; rare: the {size} rarest classes" for size in _list_rarest_sizes(runs))
+        measured = f"In percent, at a probability of 0.5{rare}"
+    return Group(table, Text(f"{measured}: {over}.", "dim"))
+
+
+def _name_accuracies(runs: Sequence[Run]) -> dict[str, str]:
+    headings = {"balanced_accuracy": "balanced", "head": "head", "torso": "torso", "tail": "tail"}
+    if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
+        headings["accuracy"] = "all"
+    return headings
+
+
+def _name_label_scores(runs: Sequence[Run]) -> dict[str, str]:
+    """Averages over all classes, and over the fewest of the rarest ones that are measured."""
+    sizes = _list_rarest_sizes(runs)
+    rare = {
+        f"{name}_rarest_{size}": f"rare {word}"
+        for size in sizes
+        for name, word in (("f1", "F1"), ("recall", "recall"))
+    }
+    return {"f1": "F1", "recall": "recall", **rare, "mean_average_precision": "mAP"}
+
+
+def _list_rarest_sizes(runs: Sequence[Run]) -> list[int]:
+    """The smallest number of rare classes that is measured, if any is."""
+    return sorted({int(name.rpartition("_")[2]) for name in runs[0].metrics if "_rarest_" in name})[:1]
