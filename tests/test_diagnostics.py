@@ -135,14 +135,14 @@ def test_the_three_scales_see_what_they_say():
 
 def test_distances_of_a_large_class_do_not_hold_all_pairs(monkeypatch):
     largest = []
-    measure = diagnostics._squared_distances
+    measure = diagnostics.squared_distances
 
     def watched(one, other):
         largest.append(len(one) * len(other))
         return measure(one, other)
 
     monkeypatch.setattr(diagnostics, "CHUNK_ELEMENTS", 1000)
-    monkeypatch.setattr(diagnostics, "_squared_distances", watched)
+    monkeypatch.setattr(diagnostics, "squared_distances", watched)
     max_intraclass_distances(drawn(300), torch.zeros(300, dtype=torch.int64))
     assert max(largest) <= 1000
 

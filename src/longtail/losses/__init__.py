@@ -3,8 +3,8 @@
 What a loss module is: ``forward(logits, target)`` gives a scalar, the mean over the samples that count; that of a
 regularizer, ``forward(embeddings, target)``, does the same for embeddings. What it needs of the class counts it holds
 in buffers, so that it moves with ``.to``, is saved in ``state_dict``, and takes any floating dtype on any device. It
-may define ``end_epoch()``, which a training loop calls after each epoch, in all processes: ``longtail.MaskedLoss`` adapts
-its ratios there. Any module with these habits, yours as well, works wherever a loss is asked for.
+may define ``end_epoch()``, which a training loop calls after each epoch, in all processes: ``longtail.MaskedLoss``
+adapts its ratios there. Any module with these habits, yours as well, works wherever a loss is asked for.
 """
 
 from longtail.losses.centroids import Center, ClassCentroids, DroLt, center, dro_lt

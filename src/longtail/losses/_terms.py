@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,9 @@ from longtail.margins import Margins
 __all__ = [
     "MarginLoss",
     "register_constant",
-    "keep_target_shift",
-    "keep_factors",
     "Terms",
     "make_terms",
-    "terms_of_module",
+    "ShiftedMarginLoss",
     "add_negative",
     "excludes_labels",
     "losses_of_shifted",
@@ -60,20 +58,6 @@ def register_constant(module: nn.Module, name: str, values: Tensor | None) -> No
     module.register_buffer(name, None if values is None else values.to(torch.get_default_dtype(), copy=True))
 
 
-def keep_target_shift(module: MarginLoss, _: object = None) -> None:
-    """Keep what the margins add at the target beside them, None where it is 0: so symmetric margins skip a step."""
-    margins = module.margins
-    shift = None if margins is None else _target_shift(margins)
-    is_symmetric = shift is None or not shift.any()
-    module.register_buffer("target_shift", None if is_symmetric else shift, persistent=False)
-
-
-def keep_factors(module: MarginLoss, _: object = None) -> None:
-    """Keep what the margins multiply probabilities with beside them."""
-    factors = None if module.negative is None else margin_factors(module.negative)
-    module.register_buffer("factors", factors, persistent=False)
-
-
 def _target_shift(margins: Margins) -> Tensor:
     return -(margins.positive + margins.negative.masked_fill(margins.negative.isneginf(), 0))
 
@@ -102,10 +86,40 @@ def make_terms(
     return Terms(negative, shift, None, class_weights, ignore_index, label_smoothing)
 
 
-def terms_of_module(module: Any, factors: Tensor | None) -> Terms:
-    """The terms of what a module keeps."""
-    kept = module.negative, module.target_shift, factors, module.class_weights
-    return Terms(*kept, module.ignore_index, module.label_smoothing)
+class ShiftedMarginLoss(MarginLoss):
+    """A margin loss that keeps beside its margins what they come to in every call."""
+
+    target_shift: Tensor | None
+    factors: Tensor | None
+
+    def __init__(
+        self,
+        margins: Margins | None = None,
+        class_weights: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(margins, class_weights)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        _keep_terms(self)
+        self.register_load_state_dict_post_hook(_keep_terms)  # type: ignore[no-untyped-call]
+
+    @property
+    def terms(self) -> Terms:
+        """What the loss depends on beside logits and target."""
+        kept = self.negative, self.target_shift, self.factors, self.class_weights
+        return Terms(*kept, self.ignore_index, self.label_smoothing)
+
+
+def _keep_terms(module: MarginLoss, _: object = None) -> None:
+    """Keep target shift and factors, also after loading; symmetric margins have no shift, and skip a step."""
+    margins = module.margins
+    shift = None if margins is None else _target_shift(margins)
+    module.register_buffer("target_shift", None if shift is None or not shift.any() else shift, persistent=False)
+    factors = None if margins is None else margin_factors(margins.negative)
+    module.register_buffer("factors", factors, persistent=False)
 
 
 def excludes_labels(terms: Terms) -> bool:
@@ -122,7 +136,7 @@ def add_negative(logits: Tensor, target: Tensor, terms: Terms) -> Tensor:
         return logits
     negative = terms.negative.to(logits)
     shifted = logits + negative
-    if excludes_labels(terms) and not target.is_floating_point():
+    if excludes_labels(terms) and not target.is_floating_point() and terms.label_smoothing == 0:
         index = target.clamp(0, logits.shape[1] - 1)[:, None]
         own = torch.where(negative[index].isneginf(), logits.gather(1, index), shifted.gather(1, index))
         # The gradient of a sum with a constant is that of the logit itself, so autograd need not know.

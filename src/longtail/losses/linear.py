@@ -11,7 +11,7 @@ from longtail._core.checks import check_target_length
 from longtail._core.numerics import is_half, loss_dtype, row_chunks, widen
 from longtail.losses._kernels import LINEAR_CHUNK_ELEMENTS, LINEAR_WHOLE_ELEMENTS, MeanLinearCrossEntropy
 from longtail.losses._terms import (
-    MarginLoss,
+    ShiftedMarginLoss,
     Terms,
     add_negative,
     check_shapes,
@@ -19,11 +19,9 @@ from longtail.losses._terms import (
     class_indices,
     excludes_labels,
     is_learned,
-    keep_target_shift,
     losses_of_shifted,
     make_terms,
     mean_of_counted,
-    terms_of_module,
 )
 from longtail.margins import Margins
 
@@ -88,15 +86,8 @@ def mean_linear_margin_cross_entropy(
     forward-mode or second derivatives; take ``linear_margin_cross_entropy(...).mean()`` for those. Small problems,
     half precision, autocast, ``torch.compile``, probability targets and label smoothing take that form by themselves.
 
-    Args:
-        x: [N, D] embeddings.
-        linear_weight: [C, D] class vectors.
-        target: [N] class indices, or [N, C] probabilities.
-        margins: Delta; None is 0.
-        bias: [C]; None is 0.
-        class_weights: [C] alpha; None is 1. The mean divides by the number of samples, not by the sum of weights.
-        ignore_index: a target with this index does not count.
-        label_smoothing: in [0, 1].
+    The arguments are those of ``linear_margin_cross_entropy``. The mean divides by the number of samples that count,
+    also with class weights, not by the sum of their weights.
 
     Returns:
         A scalar; NaN if no sample counts, as PyTorch has it.
@@ -112,7 +103,7 @@ def mean_linear_margin_cross_entropy(
     return _mean_linear_loss(x, linear_weight, target, bias, terms)
 
 
-class LinearMarginCrossEntropy(MarginLoss):
+class LinearMarginCrossEntropy(ShiftedMarginLoss):
     """``mean_linear_margin_cross_entropy`` of embeddings and a head: the loss for large C.
 
     Args:
@@ -126,25 +117,9 @@ class LinearMarginCrossEntropy(MarginLoss):
     torch.Size([])
     """
 
-    target_shift: Tensor | None
-
-    def __init__(
-        self,
-        margins: Margins | None = None,
-        class_weights: Tensor | None = None,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(margins, class_weights)
-        keep_target_shift(self)
-        self.register_load_state_dict_post_hook(keep_target_shift)  # type: ignore[no-untyped-call]
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-
     def forward(self, x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """The mean loss of embeddings x [N, D] under the head ``linear_weight`` [C, D], ``bias`` [C]: a scalar."""
-        return _mean_linear_loss(x, linear_weight, target, bias, terms_of_module(self, factors=None))
+        return _mean_linear_loss(x, linear_weight, target, bias, self.terms)
 
 
 def _all_linear_losses(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:

@@ -17,19 +17,16 @@ from torch import Tensor, nn
 from longtail._core.numerics import loss_dtype, widen
 from longtail.losses._kernels import ScaledSoftmaxCrossEntropy, is_transformed, margin_factors
 from longtail.losses._terms import (
-    MarginLoss,
+    ShiftedMarginLoss,
     Terms,
     add_negative,
     check_shapes,
     check_target,
     class_indices,
     is_learned,
-    keep_factors,
-    keep_target_shift,
     losses_of_shifted,
     make_terms,
     mean_of_counted,
-    terms_of_module,
 )
 from longtail.margins import Margins
 
@@ -78,7 +75,7 @@ def margin_cross_entropy(
     )
 
 
-class MarginCrossEntropy(MarginLoss):
+class MarginCrossEntropy(ShiftedMarginLoss):
     """``margin_cross_entropy``, averaged over the samples that are not ignored.
 
     Args:
@@ -97,27 +94,9 @@ class MarginCrossEntropy(MarginLoss):
     torch.Size([])
     """
 
-    target_shift: Tensor | None
-    factors: Tensor | None
-
-    def __init__(
-        self,
-        margins: Margins | None = None,
-        class_weights: Tensor | None = None,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(margins, class_weights)
-        for keep in (keep_target_shift, keep_factors):
-            keep(self)
-            self.register_load_state_dict_post_hook(keep)  # type: ignore[no-untyped-call]
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N] or [N, C]: a scalar, NaN if no sample counts."""
-        return _margin_losses(logits, target, terms_of_module(self, self.factors), take_mean=True)
+        return _margin_losses(logits, target, self.terms, take_mean=True)
 
 
 def _margin_losses(logits: Tensor, target: Tensor, terms: Terms, take_mean: bool) -> Tensor:
