@@ -228,7 +228,7 @@ class PartialLabelMasking(nn.Module):
     (True, True)
 
     Deviates:
-        Masks are drawn anew in each step, not once an epoch, which is the same for data seen once an epoch. The
+        Masks are drawn anew in each step, not once per epoch, which is the same for data seen once per epoch. The
         histograms are those of the probabilities during the epoch; the paper does not say which it takes. A class
         of which an epoch shows no positive or no negative keeps its ratio. See ``divergence`` for the smoothing.
 

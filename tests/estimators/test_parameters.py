@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 
 from longtail.estimators import (
@@ -69,3 +70,22 @@ def test_one_message_for_all():
 )
 def test_every_default_of_every_estimator_is_allowed(estimator, module):
     _parameters.check_parameters(estimator(), module.CONSTRAINTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision_floor": 0}, "precision_floor must be a finite number above 0 and at most 1 or None. Got 0"),
+        ({"min_f1": 1.5}, "min_f1 must be a finite number of at least 0 and at most 1. Got 1.5"),
+        ({"cv": 1}, "cv must be at least 2 folds. Got 1"),
+        ({"n_jobs": "all"}, "n_jobs must be an integer or None. Got 'all'"),
+    ],
+)
+def test_the_parameters_of_thresholded_classifier_are_checked_when_it_is_fitted(options, message):
+    with pytest.raises(ValueError, match=message):
+        ThresholdedClassifier(**options).fit(np.eye(4), np.eye(4, dtype=int)[:, :2])
+
+
+def test_labels_other_than_0_and_1_are_refused():
+    with pytest.raises(ValueError, match=r"y must be \[N, C\] of 0 and 1. Got -1|not supported"):
+        ThresholdedClassifier().fit(np.ones((20, 2)), csr_array(np.tile([[1, -1]], (20, 1))))

@@ -136,7 +136,7 @@ def add_negative(logits: Tensor, target: Tensor, terms: Terms) -> Tensor:
         return logits
     negative = terms.negative.to(logits)
     shifted = logits + negative
-    if excludes_labels(terms) and not target.is_floating_point():
+    if excludes_labels(terms) and not target.is_floating_point() and terms.label_smoothing == 0:
         index = target.clamp(0, logits.shape[1] - 1)[:, None]
         own = torch.where(negative[index].isneginf(), logits.gather(1, index), shifted.gather(1, index))
         # The gradient of a sum with a constant is that of the logit itself, so autograd need not know.
