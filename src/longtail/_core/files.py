@@ -16,9 +16,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the output must exist. Got {path}.")
     if path.is_symlink():
-        raise FileExistsError(
-            f"the output must be a regular file. Got {path}, a link to {path.readlink()}."
-        )
+        raise FileExistsError(f"the output must be a regular file. Got {path}, a link to {path.readlink()}.")
     if path.is_dir():
         raise IsADirectoryError(f"the output must be a file. Got the folder {path}.")
     if path.exists() and not path.is_file():
