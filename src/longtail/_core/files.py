@@ -16,7 +16,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the output must exist. Got {path}.")
     if path.is_symlink():
-        raise FileExistsError(f"the output must be a regular file. Got the link {path}; name {path.readlink()}.")
+        raise FileExistsError(f"the output must be a regular file. Got {path}, a link to {path.readlink()}.")
     if path.is_dir():
         raise IsADirectoryError(f"the output must be a file. Got the folder {path}.")
     if path.exists() and not path.is_file():
@@ -54,7 +54,7 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _remove_stale_parts(path: Path) -> None:
-    """Remove the partial files of ``path`` whose processes are gone; a number used again is this process's."""
+    """Remove the partial files of ``path`` whose processes are gone; this process's number was another's before."""
     start = f".{path.name}."
     for found in path.parent.iterdir():
         number = found.name.removeprefix(start).removesuffix(".partial")
@@ -72,6 +72,6 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
+    except PermissionError:  # someone else's
         return True
     return True

@@ -32,7 +32,7 @@ from longtail.posthoc.tau import tune_tau
 from longtail.prior import ClassPrior
 
 __all__ = [
-    "Adjusted",
+    "Adjustment",
     "Holdout",
     "Measurement",
     "TauChoice",
@@ -72,7 +72,7 @@ class TauChoice(NamedTuple):
     interval: tuple[float, float] | None
 
 
-class Adjusted(NamedTuple):
+class Adjustment(NamedTuple):
     """Predictions of the scores as they were, and after adjustment."""
 
     before: IntArray
@@ -229,10 +229,10 @@ def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassP
     return torch.from_numpy(numbers / numbers.sum())
 
 
-def adjust_scores(logits: FloatArray, prior: ClassPrior, tau: float, target: Tensor | None) -> Adjusted:
+def adjust_scores(logits: FloatArray, prior: ClassPrior, tau: float, target: Tensor | None) -> Adjustment:
     """Predictions before and after ``adjust_logits``."""
     adjusted = torch.from_numpy(adjust_logits(logits, prior, tau, target))
-    return Adjusted(logits.argmax(axis=1), adjusted.argmax(dim=1).numpy(), adjusted.softmax(dim=1).numpy())
+    return Adjustment(logits.argmax(axis=1), adjusted.argmax(dim=1).numpy(), adjusted.softmax(dim=1).numpy())
 
 
 def measure(predictions: IntArray, prior: ClassPrior, labels: IntArray | None) -> Measurement:

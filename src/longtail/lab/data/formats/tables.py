@@ -45,6 +45,8 @@ LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
 NUMBER_NAMES = ("count", "counts", "probability", "probabilities")
 SCORE_NAMES = ("scores", "logits", "probabilities")
 
+NO_LABEL = -100
+
 ClassName = int | str
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -57,7 +59,7 @@ class Labels:
     classes: tuple[ClassName, ...]
     """The distinct labels, sorted: all whole numbers or all strings."""
     codes: IntArray
-    """[N] indices into ``classes``; -1 where the label is missing."""
+    """[N] indices into ``classes``; -100 where the label is missing."""
 
     @property
     def num_missing(self) -> int:
@@ -395,7 +397,7 @@ def _encode(column: pa.ChunkedArray, where: str) -> Labels:
     order = sorted(range(len(values)), key=values.__getitem__)
     rank = np.empty(len(values) + 1, dtype=np.int64)
     rank[order] = np.arange(len(values))
-    rank[-1] = -1
+    rank[-1] = NO_LABEL
     codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
     return Labels(tuple(values[index] for index in order), rank[codes])
 
