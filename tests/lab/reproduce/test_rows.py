@@ -3,9 +3,11 @@
 import csv
 
 import pytest
+from rich.console import Console
 
+from longtail.lab.cli.reproduce import print_outcome
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
-from longtail.lab.reproduce.experiment import Summary
+from longtail.lab.reproduce.experiment import MissingRow, Outcome, Summary
 from longtail.lab.reproduce.gaussians import Options
 
 FORMAT = RowFormat(
@@ -50,7 +52,7 @@ def test_one_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
         raise RuntimeError("a\n reason")
 
     rows = [Row(("a", 0), fail), Row(("b", 0), lambda: 2.0)]
-    assert make_rows(rows, FORMAT, tmp_path, ignore) == ([2.0], ["a, 0: a reason"])
+    assert make_rows(rows, FORMAT, tmp_path, ignore) == ([2.0], [MissingRow("a, 0", "a reason")])
     assert make_rows([Row(("a", 0), lambda: 1.0), rows[1]], FORMAT, tmp_path, ignore) == ([1.0, 2.0], [])
     assert [row["name"] for row in read(tmp_path)] == ["a", "b"]
 
@@ -76,6 +78,13 @@ def test_rows_of_other_settings_are_not_mixed(tmp_path):
         check_settings(tmp_path, Options(trials=2, samples=600))
 
 
+def test_a_reason_is_said_once(capsys):
+    rows = [MissingRow("a", "why"), MissingRow("b", "why"), MissingRow("c", "else")]
+    with pytest.raises(ValueError, match=r"^3 rows failed; call again to resume\. a: why; c: else$"):
+        print_outcome(Outcome([], [], rows), Console())
+    assert capsys.readouterr().out == ""
+
+
 def test_pictures_wait_until_no_row_is_missing(tmp_path):
     table = Summary(("method",), [("a",)])
 
@@ -84,7 +93,7 @@ def test_pictures_wait_until_no_row_is_missing(tmp_path):
 
     whole = conclude([1.0], [], tmp_path, lambda results: [table], write)
     assert [path.name for path in whole.written] == ["rows.csv", "picture.html"]
-    partial = conclude([1.0], ["b: why"], tmp_path, lambda results: [table], write)
+    partial = conclude([1.0], [MissingRow("b", "why")], tmp_path, lambda results: [table], write)
     assert [path.name for path in partial.written] == ["rows.csv"]
     assert partial.summaries == [table]
-    assert conclude([], ["b: why"], tmp_path, lambda results: [table], write).summaries == []
+    assert conclude([], [MissingRow("b", "why")], tmp_path, lambda results: [table], write).summaries == []

@@ -65,9 +65,11 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
             console.print(Text(summary.note, "dim"))
     if outcome.written:
         typer.echo(f"Wrote {', '.join(str(path) for path in outcome.written)}.")
-    if outcome.failures:
-        rows = "1 row" if len(outcome.failures) == 1 else f"{len(outcome.failures)} rows"
-        raise ValueError(f"{rows} failed; call again to resume. {'; '.join(outcome.failures)}")
+    if outcome.missing:
+        rows = "1 row" if len(outcome.missing) == 1 else f"{len(outcome.missing)} rows"
+        first_with = {row.reason: row.name for row in reversed(outcome.missing)}
+        reasons = "; ".join(f"{name}: {reason}" for reason, name in reversed(first_with.items()))
+        raise ValueError(f"{rows} failed; call again to resume. {reasons}")
 
 
 def _build_function(experiment: Experiment) -> Callable[..., None]:

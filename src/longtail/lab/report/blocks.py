@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from longtail.lab.report.digests.base import Comparison, MethodResults
 from longtail.lab.report.figures._drawing import Figure, Series, Table, pair_series
+from longtail.lab.report.figures.labels import draw_labels
 from longtail.lab.report.text import clean, duration, with_interval
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Settings",
     "TableBlock",
     "arrange_figures",
+    "build_label_section",
     "build_method_table",
     "build_settings",
 ]
@@ -146,6 +148,12 @@ def arrange_figures(*figures: Figure | None) -> list[Block]:
     """The figures that there are, side by side."""
     found = [figure for figure in figures if figure is not None]
     return [Panels(found)] if found else []
+
+
+def build_label_section(comparison: Comparison[Any]) -> Section:
+    """How the labels are distributed."""
+    figure = arrange_figures(draw_labels(comparison))
+    return Section("labels", "How the labels are distributed", "Labels", figure, is_wide=False)
 
 
 def build_method_table(comparison: Comparison[Any], columns: Sequence[Column], meaning: str) -> MethodTable:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from longtail.lab.report.blocks import Column, Section, arrange_figures, build_method_table, build_settings
+from longtail.lab.report.blocks import (
+    Column,
+    Section,
+    arrange_figures,
+    build_label_section,
+    build_method_table,
+    build_settings,
+)
 from longtail.lab.report.digests.labels import Labels
 from longtail.lab.report.digests.multilabel import (
     MAIN_METRIC,
@@ -11,7 +18,7 @@ from longtail.lab.report.digests.multilabel import (
     MultilabelResults,
     digest_run,
 )
-from longtail.lab.report.figures import f1, labels, masking_ratios, precision_recall, probabilities, training
+from longtail.lab.report.figures import f1, masking_ratios, precision_recall, probabilities, training
 from longtail.lab.report.text import points
 from longtail.lab.training.label_metrics import rarest_sizes
 
@@ -98,13 +105,7 @@ def build_sections(comparison: MultilabelComparison) -> list[Section]:
             arrange_figures(masking_ratios.draw_masking_ratios(comparison)),
             is_wide=False,
         ),
-        Section(
-            "labels",
-            "How the labels are distributed",
-            "Labels",
-            arrange_figures(labels.draw_labels(comparison)),
-            is_wide=False,
-        ),
+        build_label_section(comparison),
         Section("training", "Training", "Training", arrange_figures(*curves)),
         Section("settings", "Recipe and environment", "Settings", [build_settings(comparison)]),
     ]

@@ -17,6 +17,7 @@ from longtail.lab.report.blocks import (
     Section,
     TableBlock,
     arrange_figures,
+    build_label_section,
     build_method_table,
     build_settings,
 )
@@ -37,7 +38,6 @@ from longtail.lab.report.figures import (
     calibration,
     embeddings,
     groups,
-    labels,
     margins,
     norms,
     per_class,
@@ -158,13 +158,7 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
     return [
         Section("methods", "Methods", "Methods", [table]),
         Section("groups", group_title, "Groups", arrange_figures(groups.draw_groups(comparison)), is_wide=False),
-        Section(
-            "labels",
-            "How the labels are distributed",
-            "Labels",
-            arrange_figures(labels.draw_labels(comparison)),
-            is_wide=False,
-        ),
+        build_label_section(comparison),
         Section("classes", "Accuracy of each class against its frequency", "Classes", accuracy),
         Section(
             "adjustment",

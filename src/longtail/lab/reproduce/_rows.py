@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from longtail.lab.reproduce._writing import csv_text, write_files
-from longtail.lab.reproduce.experiment import Outcome, Say, Summary
+from longtail.lab.reproduce.experiment import MissingRow, Outcome, Say, Summary
 
 __all__ = ["Row", "RowFile", "RowFormat", "check_settings", "conclude", "make_rows"]
 
@@ -80,14 +80,15 @@ class RowFile(Generic[Result]):
 
 def make_rows(
     rows: Sequence[Row[Result]], form: RowFormat[Result], folder: Path, say: Say
-) -> tuple[list[Result], list[str]]:
+) -> tuple[list[Result], list[MissingRow]]:
     """Make the rows that the folder does not hold, one after the other, and write each when it is made.
 
     Returns:
-        The results in order, and why others could not be made: one that fails does not keep the next from its turn.
+        The results in order, and the rows that could not be made: one that fails does not stop the others.
     """
     file = RowFile(folder, form, [row.key for row in rows])
-    results, failures = [], []
+    results: list[Result] = []
+    missing: list[MissingRow] = []
     for done, row in enumerate(rows):
         say(done, len(rows))
         result = file.get(row.key)
@@ -96,26 +97,26 @@ def make_rows(
                 result = row.make()
             except Exception as error:  # whatever one row died of, the others are made
                 reason = " ".join(str(error).split()) or type(error).__name__
-                failures.append(f"{row.name}: {reason}")
+                missing.append(MissingRow(row.name, reason))
                 continue
             file.put(row.key, result)
         results.append(result)
     say(len(rows), len(rows))
-    return results, failures
+    return results, missing
 
 
 def conclude(
     results: Sequence[Result],
-    failures: Sequence[str],
+    missing: Sequence[MissingRow],
     folder: Path,
     summarize: Callable[[Sequence[Result]], Sequence[Summary]],
     write: Callable[[Sequence[Result]], Sequence[Path]],
 ) -> Outcome:
     """Summaries of the rows that there are; what else is written, once no row is missing."""
     if not results:
-        return Outcome([], [], failures)
-    written = [folder / NAME, *([] if failures else write(results))]
-    return Outcome(summarize(results), written, failures)
+        return Outcome([], [], missing)
+    written = [folder / NAME, *([] if missing else write(results))]
+    return Outcome(summarize(results), written, missing)
 
 
 def check_settings(folder: Path, options: Any) -> None:

@@ -114,11 +114,11 @@ SETUPS = {
 def run(options: Options, folder: Path, say: Say) -> Outcome:
     """Learn the rates, train the classifiers of three points, and summarize both."""
     recipe = load_recipe(find_recipe(options.recipe), options.settings)
-    runs, failures = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
+    runs, missing = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
     heads = descend()
     return conclude(
         runs,
-        failures,
+        missing,
         folder,
         lambda done: [tabulate_rates(done), tabulate_areas(heads)],
         lambda done: write_results(done, heads, recipe, folder),

@@ -112,9 +112,9 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     problem = PROBLEMS[options.data](None)
     check_settings(folder, options)
     rows = plan_rows(problem, range(options.seeds), options.num_negatives, {"epochs": options.epochs})
-    results, failures = make_rows(rows, FORMAT, folder, say)
+    results, missing = make_rows(rows, FORMAT, folder, say)
     return conclude(
-        results, failures, folder, tabulate_results, lambda done: write_results(done, folder, asdict(options))
+        results, missing, folder, tabulate_results, lambda done: write_results(done, folder, asdict(options))
     )
 
 

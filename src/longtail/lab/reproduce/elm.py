@@ -35,7 +35,7 @@ from longtail.lab.reproduce._elm_results import (
 )
 from longtail.lab.reproduce._rows import RowFile, RowFormat, conclude
 from longtail.lab.reproduce._writing import json_text, write_files
-from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
+from longtail.lab.reproduce.experiment import Experiment, MissingRow, Outcome, Say, Summary, add_option
 from longtail.lab.training.comparison import Failure, Job, default_workers, plan_jobs, run_jobs
 from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe
 
@@ -63,11 +63,11 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     jobs = plan(recipe, range(options.seeds), folder)
     file = RowFile(folder, FORMAT, [_find_key(job.recipe) for job in jobs])
     found: dict[Path, Result] = {}
-    failures = []
+    missing = []
     for done, outcome in enumerate(run_jobs(jobs, options.workers or default_workers())):
         say(done, len(jobs))
         if isinstance(outcome, Failure):
-            failures.append(f"{outcome.job.name}: {outcome.reason}")
+            missing.append(MissingRow(outcome.job.name, outcome.reason))
             continue
         result = reduce_run(outcome)
         file.put((result.method, result.strength, result.digest.seed), result)
@@ -75,7 +75,7 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     say(len(jobs), len(jobs))
     return conclude(
         [found[job.folder] for job in jobs if job.folder in found],
-        failures,
+        missing,
         folder,
         lambda results: [tabulate_rows(sort_into_rows(results, recipe))],
         lambda results: write_results(results, recipe, folder),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Experiment", "Outcome", "Say", "Summary", "add_option"]
+__all__ = ["Experiment", "MissingRow", "Outcome", "Say", "Summary", "add_option"]
 
 Say = Callable[[int, int], None]
 """Told how many rows are done, and of how many."""
@@ -25,13 +25,21 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class MissingRow:
+    """A row that could not be made."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What an experiment came to."""
 
     summaries: Sequence[Summary]
     written: Sequence[Path]
-    failures: Sequence[str] = ()
-    """Rows that could not be made, and why; a later call tries them again."""
+    missing: Sequence[MissingRow] = ()
+    """A later call tries them again."""
 
 
 @dataclass(frozen=True)

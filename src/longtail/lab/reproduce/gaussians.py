@@ -121,10 +121,10 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     check_settings(folder, options)
     seeds = choose_seeds(options.trials, options.seed)
     rows = [Row((index,), _postpone_trial(seed, options.samples)) for index, seed in enumerate(seeds)]
-    trials, failures = make_rows(rows, FORMAT, folder, say)
+    trials, missing = make_rows(rows, FORMAT, folder, say)
     return conclude(
         trials,
-        failures,
+        missing,
         folder,
         lambda done: [tabulate_errors(summarize(done))],
         lambda done: write_results(done, fit_losses(seeds[0], options.samples), folder, asdict(options)),

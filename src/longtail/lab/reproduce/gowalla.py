@@ -106,10 +106,10 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     check_settings(folder, options)
     settings = Settings(epochs=options.epochs, num_negatives=options.num_negatives)
     schemes = [*SCHEMES, *list_extremes(), *list_between()]
-    results, failures = make_rows(plan_rows(pairs, truth, schemes, settings, options.seed), FORMAT, folder, say)
+    results, missing = make_rows(plan_rows(pairs, truth, schemes, settings, options.seed), FORMAT, folder, say)
     return conclude(
         results,
-        failures,
+        missing,
         folder,
         lambda done: [tabulate_results(done)],
         lambda done: write_results(done, folder, settings),

@@ -92,11 +92,11 @@ class Trial:
 def run(options: Options, folder: Path, say: Say) -> Outcome:
     """Train every variant, and summarize what became of the embeddings."""
     recipe = load_recipe(find_recipe("moons"), ["data.options.noise=0.1", *options.settings])
-    trials, failures = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
+    trials, missing = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
     settings = {"seeds": options.seeds, "noise": recipe.data.options["noise"]}
     return conclude(
         trials,
-        failures,
+        missing,
         folder,
         lambda done: [tabulate_trials(done)],
         lambda done: write_results(done, folder, settings),

@@ -131,8 +131,8 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     pairs, single = (load_recipe(find_recipe(name), options.settings) for name in names)
     seeds = range(options.seeds)
     rows = [*plan_losses(pairs, folder, seeds), *plan_ablations(single, folder, seeds)]
-    results, failures = make_rows(rows, FORMAT, folder, say)
-    return conclude(results, failures, folder, _tabulate, lambda done: write_results(done, folder))
+    results, missing = make_rows(rows, FORMAT, folder, say)
+    return conclude(results, missing, folder, _tabulate, lambda done: write_results(done, folder))
 
 
 def plan_losses(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[Result]]:

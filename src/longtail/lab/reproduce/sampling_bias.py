@@ -89,10 +89,10 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     """Measure the rows of Table 2 that the folder does not hold, and summarize them."""
     check_settings(folder, options)
     rows = [Row(scheme, _postpone_scheme(place, options)) for place, scheme in enumerate(SCHEMES)]
-    schemes, failures = make_rows(rows, FORMAT, folder, say)
+    schemes, missing = make_rows(rows, FORMAT, folder, say)
     return conclude(
         schemes,
-        failures,
+        missing,
         folder,
         lambda done: [tabulate_schemes(done)],
         lambda done: write_results(done, folder, asdict(options)),
