@@ -468,9 +468,9 @@ def samplers_table() -> str:
     """One line for every named sampler."""
     rows = []
     for name in sampling.__all__:
-        function = getattr(sampling, name)
-        if inspect.isfunction(function):
-            rows.append([f"[`{name}`][longtail.sampling.{name}]", _first_line(function)])
+        sampler = getattr(sampling, name)
+        if name != "EpochSampler" and isinstance(sampler, type) and issubclass(sampler, sampling.EpochSampler):
+            rows.append([f"[`{name}`][longtail.sampling.{name}]", _first_line(sampler)])
     return table(["sampler", "what an epoch is"], rows)
 
 

@@ -180,7 +180,7 @@ def progressive_sampling(prior: ClassPrior) -> tuple[Phase, ...]:
     return (
         Phase(
             MarginCrossEntropy(),
-            lambda labels, seed, epochs: ProgressiveSampler(labels, num_epochs=epochs, seed=seed),
+            lambda labels, seed, epochs: ProgressiveSampler(labels, epochs=epochs, seed=seed),
         ),
     )
 

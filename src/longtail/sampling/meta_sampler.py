@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from longtail._core.checks import at_least
 from longtail._core.collectives import process_rank
+from longtail._core.random import mix_seed
 from longtail.sampling.base import ClassIndex
 from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
 
@@ -170,8 +170,7 @@ class MetaSampler:
         return self._log_counts + self.rates.log()
 
     def _generator(self, stream: int) -> torch.Generator:
-        key = (self.seed, self.step, self.rank, stream)
-        return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        return torch.Generator().manual_seed(mix_seed(self.seed, self.step, self.rank, stream))
 
     def _warn_of_missing_classes(self) -> None:
         missing = torch.nonzero(self._meta_index.counts == 0).flatten()
