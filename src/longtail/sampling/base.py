@@ -17,7 +17,7 @@ from longtail._core.labels import label_array
 from longtail._core.random import index_dtype, mix_seed, permutation, uniform_draws
 from longtail.prior import ClassPrior
 
-__all__ = ["Draws", "EpochSampler", "ClassIndex", "count_off", "in_random_order"]
+__all__ = ["Draws", "EpochSampler", "ClassIndex", "count_off", "in_chunks", "in_random_order"]
 
 
 CHUNK_SIZE = 65_536
@@ -174,8 +174,10 @@ class ClassIndex:
         starts = counts.cumsum(0) - counts
         order = torch.empty(len(array), dtype=index_dtype(len(array)))
         place = starts.clone()
-        for offset, classes in _with_offsets(array):
+        offset = 0
+        for classes in in_chunks(array):
             order[count_off(classes, place)] = torch.arange(offset, offset + len(classes), dtype=order.dtype)
+            offset += len(classes)
         return cls(order, starts, counts)
 
     def draw(self, classes: Tensor, generator: torch.Generator) -> Tensor:
@@ -189,7 +191,7 @@ class ClassIndex:
         starts = counts.cumsum(0) - counts
         shuffled = torch.empty(int(counts.sum()), dtype=self.order.dtype)
         seen = torch.zeros_like(counts)
-        for _, places in _with_offsets(permutation(len(self.order), generator)):
+        for places in in_chunks(permutation(len(self.order), generator)):
             classes = torch.searchsorted(self.starts, places.long(), right=True) - 1
             rank = count_off(classes, seen)
             is_taken = rank < counts[classes]
@@ -208,17 +210,16 @@ def count_off(classes: Tensor, seen: Tensor) -> Tensor:
     first_of_class = torch.searchsorted(ordered, ordered)
     numbers = torch.empty_like(classes)
     numbers[order] = torch.arange(len(classes)) - first_of_class + seen[ordered]
-    present, sizes = ordered.unique_consecutive(return_counts=True)
-    seen[present] += sizes
+    seen.index_add_(0, classes, torch.ones_like(classes))
     return numbers
 
 
 def in_random_order(indices: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
     """The indices in random order, as int64, ``CHUNK_SIZE`` at a time."""
-    for _, places in _with_offsets(permutation(len(indices), generator)):
+    for places in in_chunks(permutation(len(indices), generator)):
         yield indices[places].long()
 
 
-def _with_offsets(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """``CHUNK_SIZE`` values at a time, with the index of the first."""
-    return ((start, values[start : start + CHUNK_SIZE]) for start in range(0, len(values), CHUNK_SIZE))
+def in_chunks(values: Tensor) -> Iterator[Tensor]:
+    """The values, ``CHUNK_SIZE`` at a time."""
+    return (values[start : start + CHUNK_SIZE] for start in range(0, len(values), CHUNK_SIZE))

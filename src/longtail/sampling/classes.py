@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail._core.checks import at_least
 from longtail._core.random import AliasTable, check_probs, permutation
 from longtail.prior import ClassPrior
-from longtail.sampling.base import CHUNK_SIZE, ClassIndex, EpochSampler
+from longtail.sampling.base import CHUNK_SIZE, ClassIndex, EpochSampler, in_chunks
 
 __all__ = ["InstanceSampler", "ClassBalancedSampler", "SquareRootSampler", "ProgressiveSampler", "TargetSampler"]
 
@@ -269,7 +269,7 @@ class _ShuffledDraws:
     num_samples: int
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
-        return (part.long() for part in permutation(self.num_samples, generator).split(CHUNK_SIZE))
+        return (part.long() for part in in_chunks(permutation(self.num_samples, generator)))
 
 
 def _power_draws(labels: Any, exponent: float, num_samples: int | None) -> _ClassDraws:

@@ -138,7 +138,7 @@ class _BatchDraws:
             if num_waiting >= min(size, remaining):
                 waiting = torch.cat(rounds)[:remaining]
                 remaining -= len(waiting)
-                yield from waiting.split(size)
+                yield from torch.split(waiting, size)
                 rounds, num_waiting = [], 0
 
     def _round(self, generator: torch.Generator) -> Tensor:

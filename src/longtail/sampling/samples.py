@@ -14,7 +14,7 @@ from longtail._core.checks import at_least
 from longtail._core.labels import label_array, positive_pairs, rarest_labels
 from longtail._core.random import index_dtype, permutation, uniform_draws
 from longtail.prior import ClassPrior
-from longtail.sampling.base import CHUNK_SIZE, ClassIndex, EpochSampler, in_random_order
+from longtail.sampling.base import ClassIndex, EpochSampler, in_chunks, in_random_order
 
 __all__ = ["RepeatFactorSampler", "UndersamplingSampler"]
 
@@ -146,7 +146,7 @@ class _RepeatDraws:
     def _lay_out(self, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Some samples at a time, and where the stretch of each ends, before scaling."""
         end = self.factors.new_zeros(1)
-        for samples in order.split(CHUNK_SIZE):
+        for samples in in_chunks(order):
             ends = torch.cat([end, self.factors[self.kinds[samples]]]).cumsum(0)[1:]
             end = ends[-1:]
             yield samples, ends
