@@ -555,7 +555,7 @@ def reproduce_gowalla(
 ) -> None:
     """Recommendation on Gowalla: R@20 of all items and of rare ones, for ways to sample negatives."""
     from longtail.lab.cli import screens
-    from longtail.lab.data.sets.interactions import read_gowalla
+    from longtail.lab.data.sets.gowalla import read_gowalla
     from longtail.lab.reproduce import gowalla
     from longtail.lab.reproduce._schemes import SCHEMES
 

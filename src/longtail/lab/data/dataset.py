@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.datasets import subsample
+from longtail.datasets import Profile, long_tailed_indices
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.prior import ClassPrior
 
@@ -150,19 +149,39 @@ class Dataset:
         return ClassPrior.from_labels(self.train.labels, self.num_classes)
 
 
-def long_tailed(dataset: Dataset, counts: Sequence[int], seed: int) -> Dataset:
+def long_tailed(
+    dataset: Dataset,
+    *,
+    ratio: float = 100.0,
+    profile: Profile | None = None,
+    num_max: int | None = None,
+    shuffle_classes: bool = False,
+    seed: int = 0,
+) -> Dataset:
     """The data set with its training split cut to a profile; the test split stays as it is.
 
     Args:
-        dataset: any data set with one label a sample.
-        counts: samples to keep of each class, for example ``exponential_counts(5000, 10, ratio=100)``.
+        dataset: any data set with one label per sample.
+        ratio: imbalance, >= 1: the largest class count over the smallest.
+        profile: how counts fall from the first class to the last; default: ``exponential_counts``.
+        num_max: samples to keep of the most frequent class; default: as many as the rarest class has.
+        shuffle_classes: whether a class's place in the profile is drawn at random.
         seed: chooses the samples.
     """
-    if dataset.train.labels.ndim != 1:
-        raise ValueError(f"long_tailed: needs one label a sample. {dataset.name} has several.")
-    if len(counts) != dataset.num_classes:
-        raise ValueError(f"long_tailed: counts must name {dataset.num_classes} classes. Got {len(counts)}.")
-    kept = subsample(dataset.train.labels, counts, seed)
+    if dataset.has_several_labels:
+        raise ValueError(f"long_tailed: needs one label per sample. {dataset.name} has several.")
+    missing = torch.nonzero(dataset.prior.counts == 0).flatten()
+    if len(missing):
+        name = dataset.class_names[int(missing[0])]
+        raise ValueError(f"long_tailed: every class of {dataset.name} must have training samples. {name!r} has none.")
+    kept = long_tailed_indices(
+        dataset.train.labels,
+        ratio=ratio,
+        profile=profile,
+        num_max=num_max,
+        shuffle_classes=shuffle_classes,
+        random_state=seed,
+    )
     return dataclasses.replace(dataset, train=dataset.train.take(kept))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import GZIP_EXPANSION, PathLike, located
+from longtail.lab.data.locate import DAMAGES, GZIP_EXPANSION, PathLike, located
 
 __all__ = ["load_arrays", "save_arrays"]
 
@@ -49,7 +48,7 @@ def load_arrays(
             train = Split(_inputs(archive, path, train_inputs), _labels(archive, path, train_labels))
             test = Split(_inputs(archive, path, test_inputs), _labels(archive, path, test_labels))
             names = _class_names(archive, path, class_names, train.labels)
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except DAMAGES as error:
         raise ValueError(f"{path} must be a complete .npz file. Got: {error}.") from error
     return Dataset(path.stem, train, test, names)
 
@@ -88,7 +87,8 @@ def _images(array: Tensor) -> Tensor:
 
 def _labels(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:
     array = _read(archive, path, key)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    is_whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool((array % 1 == 0).all()))
+    if not is_whole or array.ndim != 1:
         raise ValueError(f"{path}: {key} must be whole numbers [N]. Got {array.dtype} {array.shape}.")
     return torch.from_numpy(array.astype(np.int64))
 

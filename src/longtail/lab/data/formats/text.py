@@ -16,7 +16,15 @@ from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.locate import PathLike, located
 from longtail.lab.data.sparse_rows import SparseRows
 
-__all__ = ["Texts", "hashed_ngrams", "tfidf_ngrams", "read_text_table", "label_codes", "parse_json"]
+__all__ = [
+    "Texts",
+    "hashed_ngrams",
+    "label_codes",
+    "load_text_table",
+    "parse_json",
+    "read_text_table",
+    "tfidf_ngrams",
+]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,6 +84,17 @@ def tfidf_ngrams(texts: Texts, max_features: int | None = None, max_words: int =
 
     vectorizer = TfidfVectorizer(max_features=max_features, ngram_range=(1, max_words))
     return _counted(texts, vectorizer.fit_transform(texts.train_texts), vectorizer.transform(texts.test_texts))
+
+
+def load_text_table(
+    train: str,
+    test: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    max_words: int = 2,
+) -> Dataset:
+    """A CSV or Parquet table with a text column, as TF-IDF of words and runs of words."""
+    return tfidf_ngrams(read_text_table(train, test, text_column, label_column), max_words=max_words)
 
 
 def read_text_table(

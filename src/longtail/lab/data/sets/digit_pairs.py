@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longtail.datasets import exponential_counts, subsample
-from longtail.lab.data.dataset import Dataset, Split
+from longtail.datasets import exponential_counts
+from longtail.lab.data.dataset import Dataset, Split, long_tailed
 from longtail.lab.data.locate import PathLike
 from longtail.lab.data.sets.builtin import digits
 from longtail.lab.data.sets.mnist import load_mnist
@@ -83,8 +83,7 @@ def pair_up(
         if value < least:
             raise ValueError(f"{name}: {setting} must be at least {least}. Got {value}.")
     generator = torch.Generator().manual_seed(seed)
-    counts = exponential_counts(_largest_count(data.prior.counts, ratio), data.num_classes, ratio)
-    kept = data.train.take(subsample(data.train.labels, counts, seed))
+    kept = long_tailed(data, ratio=ratio, num_max=_largest_count(data.prior.counts, ratio), seed=seed).train
     first = torch.arange(len(kept)).repeat(pairs_per_image)
     partner = torch.randint(len(kept) - 1, (len(first),), generator=generator)
     partner += partner >= first  # another image, never itself
