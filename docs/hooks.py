@@ -476,12 +476,12 @@ def samplers_table() -> str:
 
 def settings_tables() -> str:
     """The settings of a recipe, part by part, from the fields that hold them."""
-    module = load_package()["lab.training.recipe"]
+    package = load_package()
     parts = []
     for part in dataclasses.fields(Recipe):
         kind = get_type_hints(Recipe)[part.name]
         if dataclasses.is_dataclass(kind):
-            attributes = module[kind.__name__]
+            attributes = package[kind.__module__.removeprefix("longtail.")][kind.__name__]
             rows = [
                 [f"`{field.name}`", _toml_default(field), _documented(attributes[field.name])]
                 for field in dataclasses.fields(kind)
