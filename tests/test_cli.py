@@ -506,7 +506,7 @@ BAD_INPUT = {
     "negative count": ({"bad.npy": np.array([5, -1, 2])}, ["--counts", "bad.npy"], "Got -1 for class 1"),
     "fractional count": ({"bad.npy": np.array([5, 1.5, 2])}, ["--counts", "bad.npy"], "Got 1.5 for class 1"),
     "missing count": ({"bad.csv": "count\n5\n \n2\n"}, ["--counts", "bad.csv"], "not clear"),
-    "counts of strings": ({"bad.npy": np.array(["a", "b", "c"])}, ["--counts", "bad.npy"], "one number a class"),
+    "counts of strings": ({"bad.npy": np.array(["a", "b", "c"])}, ["--counts", "bad.npy"], "one number per class"),
     "counts for other classes": ({"bad.npy": np.array([5, 1])}, ["--counts", "bad.npy"], "each of the 3 classes"),
     "a class counted twice": (
         {"bad.csv": "class,count\n0,5\n0,1\n2,7\n"},

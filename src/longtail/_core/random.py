@@ -139,7 +139,7 @@ def check_probs(probs: Tensor) -> Tensor:
     """[C] as float64, if they are finite, at least 0 and not all 0."""
     if probs.ndim != 1 or len(probs) == 0:
         raise ValueError(
-            f"probabilities must be a vector with one number a category. Got shape {tuple(probs.shape)}."
+            f"probabilities must be a vector with one number per category. Got shape {tuple(probs.shape)}."
         )
     wide = probs.detach().double()
     low, high = torch.aminmax(wide)

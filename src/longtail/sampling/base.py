@@ -122,7 +122,7 @@ class EpochSampler(Sampler[int]):
         return {"seed": self.seed, "epoch": self.epoch, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from ``state``, with any number of processes: the next iteration gives what it still had to give."""
+        """Resume from ``state``, with any number of processes: the next iteration gives what it still had to give."""
         wanted = {"seed", "epoch", "position"}
         if set(state) != wanted:
             raise ValueError(f"EpochSampler: the state must hold {sorted(wanted)}. Got {sorted(state)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ __all__ = ["InstanceSampler", "ClassBalancedSampler", "SquareRootSampler", "Prog
 
 
 class InstanceSampler(EpochSampler):
-    """Instance-balanced: every sample once an epoch, in random order. Classes come as often as they are.
+    """Instance-balanced: every sample once per epoch, in random order. Classes come as often as they are.
 
     Formula:
         p[c] = n[c] / N
@@ -30,7 +30,7 @@ class InstanceSampler(EpochSampler):
         rank: see ``EpochSampler``.
 
     Use when:
-        The loss or a post-hoc method corrects the skew; or as stage one of decoupled training.
+        The loss or a post-hoc method corrects the imbalance; or as stage one of decoupled training.
     Avoid when:
         Rare classes must be seen in most batches.
     Equals:
@@ -51,7 +51,27 @@ class InstanceSampler(EpochSampler):
         super().__init__(_ShuffledDraws(num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
 
 
-class ClassBalancedSampler(EpochSampler):
+class _PowerSampler(EpochSampler):
+    """Classes with samples in proportion to their size to the power of ``exponent``."""
+
+    exponent: ClassVar[float]
+
+    def __init__(
+        self,
+        labels: Any,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        index = ClassIndex.of(labels)
+        powers = torch.where(index.counts > 0, index.counts.double() ** self.exponent, 0.0)
+        draws = _ClassDraws(index, powers, powers, epochs=1, num_samples=_num_draws(num_samples, index))
+        super().__init__(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+
+
+class ClassBalancedSampler(_PowerSampler):
     """Class-balanced: every class with samples comes equally often; within it, samples are drawn uniformly.
 
     Formula:
@@ -59,7 +79,7 @@ class ClassBalancedSampler(EpochSampler):
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes. An index without samples, below the largest, is never drawn.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -85,19 +105,10 @@ class ClassBalancedSampler(EpochSampler):
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 0.
     """
 
-    def __init__(
-        self,
-        labels: Any,
-        num_samples: int | None = None,
-        *,
-        seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-    ) -> None:
-        super().__init__(_power_draws(labels, 0.0, num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
+    exponent = 0.0
 
 
-class SquareRootSampler(EpochSampler):
+class SquareRootSampler(_PowerSampler):
     """Classes come in proportion to the square root of their size: between instance- and class-balanced.
 
     Formula:
@@ -105,7 +116,7 @@ class SquareRootSampler(EpochSampler):
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -113,7 +124,7 @@ class SquareRootSampler(EpochSampler):
     Use when:
         Training in one stage, where class-balanced sampling overfits.
     Avoid when:
-        The skew is extreme and balanced accuracy the aim: it corrects half of it.
+        The imbalance is extreme and balanced accuracy the aim: it corrects half of it.
     Equals:
         ``TargetSampler`` with these probabilities. In expectation, the ``power`` class weights with exponent 0.5.
 
@@ -126,16 +137,7 @@ class SquareRootSampler(EpochSampler):
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 1/2.
     """
 
-    def __init__(
-        self,
-        labels: Any,
-        num_samples: int | None = None,
-        *,
-        seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-    ) -> None:
-        super().__init__(_power_draws(labels, 0.5, num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
+    exponent = 0.5
 
 
 class ProgressiveSampler(EpochSampler):
@@ -147,7 +149,7 @@ class ProgressiveSampler(EpochSampler):
     Args:
         labels: what ``ClassPrior.from_labels`` takes. An index without samples, below the largest, is never drawn.
         epochs: T.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -155,7 +157,7 @@ class ProgressiveSampler(EpochSampler):
     Use when:
         Training in one stage, and the number of epochs is known.
     Avoid when:
-        A margin or class weights correct the skew already: late epochs would correct it twice.
+        A margin or class weights correct the imbalance already: late epochs would correct it twice.
     Equals:
         ``ClassBalancedSampler`` from epoch T on.
 
@@ -203,7 +205,7 @@ class TargetSampler(EpochSampler):
         labels: what ``ClassPrior.from_labels`` takes.
         class_probs: [C] non-negative; a class with samples and probability 0 is never drawn, a class without samples
             must have 0.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -270,13 +272,6 @@ class _ShuffledDraws:
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
         return (part.long() for part in in_chunks(permutation(self.num_samples, generator)))
-
-
-def _power_draws(labels: Any, exponent: float, num_samples: int | None) -> _ClassDraws:
-    """Classes with samples in proportion to their size to the power of ``exponent``."""
-    index = ClassIndex.of(labels)
-    powers = torch.where(index.counts > 0, index.counts.double() ** exponent, 0.0)
-    return _ClassDraws(index, powers, powers, epochs=1, num_samples=_num_draws(num_samples, index))
 
 
 def _num_draws(num_samples: int | None, index: ClassIndex) -> int:

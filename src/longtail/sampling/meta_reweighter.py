@@ -98,7 +98,7 @@ class MetaReweighter:
         return self._rates.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self._rates.load_state_dict(state)
 
     def _check_call(self, losses: Tensor, target: Tensor | None) -> None:

@@ -45,7 +45,7 @@ class MetaSampler:
     Avoid when:
         Balanced softmax alone does: a meta step costs about as much as the training step. Where the encoder was
         trained on the same samples, it separates the rare ones better than it will separate new ones; the meta loss
-        takes them for learned and their rates fall. Then give it ``meta_labels``. For several labels a sample:
+        takes them for learned and their rates fall. Then give it ``meta_labels``. For multi-label data:
         ``MetaReweighter``.
     Equals:
         ``InstanceSampler``, but with replacement, before its first update.
@@ -158,7 +158,7 @@ class MetaSampler:
         return {"seed": self.seed, "step": self.step, "rates": self._rates.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``: the same rates, and the same draws."""
+        """Resume from ``state``: the same rates, and the same draws."""
         wanted = {"seed", "step", "rates"}
         if set(state) != wanted:
             raise ValueError(f"MetaSampler: the state must hold {sorted(wanted)}. Got {sorted(state)}.")

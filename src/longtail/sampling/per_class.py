@@ -27,7 +27,7 @@ class MPerClassSampler(EpochSampler):
         labels: what ``ClassPrior.from_labels`` takes. An index without samples, below the largest, is never drawn.
         num_per_class: m.
         batch_size: of one process, and of the ``DataLoader`` that gets this sampler; a multiple of m.
-        num_samples: draws an epoch, over all processes, rounded up to whole batches; default: as many as there are
+        num_samples: draws per epoch, over all processes, rounded up to whole batches; default: as many as there are
             labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.

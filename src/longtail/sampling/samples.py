@@ -20,7 +20,7 @@ __all__ = ["RepeatFactorSampler", "UndersamplingSampler"]
 
 
 class RepeatFactorSampler(EpochSampler):
-    """Every sample at least once an epoch, and those of rare classes several times. Also for several labels a sample.
+    """Every sample at least once per epoch, and those of rare classes several times. Also for multi-label data.
 
     Formula:
         r[c] = max(1, sqrt(threshold / f[c])), with f[c] the share of samples that have class c; a sample comes
@@ -71,7 +71,7 @@ class RepeatFactorSampler(EpochSampler):
 
 
 class UndersamplingSampler(EpochSampler):
-    """At most ``per_class`` samples of each class an epoch, drawn afresh every epoch, without replacement.
+    """At most ``per_class`` samples of each class per epoch, drawn afresh each time, without replacement.
 
     Formula:
         class c comes min(n[c], per_class) times; a sample with several labels counts for the rarest of them
@@ -101,7 +101,7 @@ class UndersamplingSampler(EpochSampler):
         ``per_class`` samples still keep all of them.
 
     Reference:
-        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset an epoch; Duarte
+        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset per epoch; Duarte
         et al., "PLM: Partial label masking", section 3.1, for several labels.
     """
 

@@ -56,7 +56,7 @@ class Split:
         kind = (self.labels.dtype, self.labels.ndim)
         if kind not in ((torch.int64, 1), (torch.bool, 2)):
             raise TypeError(
-                "Split: labels must be int64 [N], or bool [N, C] for several labels a sample. "
+                "Split: labels must be int64 [N], or bool [N, C] for multi-label data. "
                 f"Got {self.labels.dtype} {tuple(self.labels.shape)}."
             )
         if self.labels.is_sparse and not self.labels.is_coalesced():
@@ -97,7 +97,7 @@ class Split:
         ends = lengths.cumsum(0)
         places = torch.arange(int(lengths.sum())) + (starts - ends + lengths).repeat_interleave(lengths)
         new_rows = torch.arange(len(indices)).repeat_interleave(lengths)
-        return _coalesced(torch.stack([new_rows, columns[places]]), (len(indices), self.labels.shape[1]))
+        return _coalesce_pairs(torch.stack([new_rows, columns[places]]), (len(indices), self.labels.shape[1]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -198,7 +198,7 @@ def sparse_indicator(matrix: Any) -> Tensor:
     if not np.isin(csr.data, (0, 1)).all():
         raise ValueError("sparse_indicator: entries must be 0 or 1.")
     rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-    return _coalesced(torch.from_numpy(np.stack([rows, csr.indices]).astype(np.int64)), tuple(csr.shape))
+    return _coalesce_pairs(torch.from_numpy(np.stack([rows, csr.indices]).astype(np.int64)), tuple(csr.shape))
 
 
 def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -208,10 +208,10 @@ def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) ->
     [[1, 0, 0], [0, 0, 1]]
     """
     pairs = torch.unique(torch.stack([rows, columns]).long(), dim=1)  # sorted by row, then column
-    return _coalesced(pairs, shape)
+    return _coalesce_pairs(pairs, shape)
 
 
-def _coalesced(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
+def _coalesce_pairs(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
     """Of pairs [2, n] that are sorted, each once."""
     values = torch.ones(pairs.shape[1], dtype=torch.bool)
     return torch.sparse_coo_tensor(pairs, values, shape, is_coalesced=True, check_invariants=False)

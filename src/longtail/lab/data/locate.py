@@ -16,7 +16,7 @@ __all__ = [
     "PathLike",
     "data_root",
     "first_folder",
-    "located",
+    "locate_path",
     "not_found",
     "published_file",
     "read_bytes",
@@ -38,7 +38,7 @@ def data_root(root: PathLike | None = None) -> Path:
     return Path(os.environ.get("LONGTAIL_DATA") or Path.home() / ".cache" / "longtail")
 
 
-def located(path: PathLike) -> Path:
+def locate_path(path: PathLike) -> Path:
     """The path itself if it exists or is absolute; else below the folder of data sets."""
     given = Path(path)
     return given if given.exists() or given.is_absolute() else data_root() / given

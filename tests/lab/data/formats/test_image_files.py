@@ -50,7 +50,7 @@ def test_the_middle_of_a_wide_image_is_taken(tmp_path, image_module):
 
 
 def test_bad_image_folders(tmp_path, image_module, one_line):
-    with pytest.raises(FileNotFoundError, match="put one folder a class"):
+    with pytest.raises(FileNotFoundError, match="put one folder per class"):
         image_files.load_image_folder(tmp_path / "nowhere", size=4)
     with pytest.raises(ValueError, match="Got no image"):
         image_files.load_image_folder(tmp_path, size=4)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import DAMAGES, GZIP_EXPANSION, PathLike, located
+from longtail.lab.data.locate import DAMAGES, GZIP_EXPANSION, PathLike, locate_path
 
 __all__ = ["load_arrays", "save_arrays"]
 
@@ -40,7 +40,7 @@ def load_arrays(
     Returns:
         The data set, named as the file.
     """
-    path = located(path)
+    path = locate_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Arrays were not found: there is no file {path}.")
     try:
@@ -57,13 +57,13 @@ def save_arrays(data: Dataset, file: BinaryIO) -> None:
     """Write inputs [N, ...] and class indices as the ``.npz`` that :func:`load_arrays` reads without more arguments.
 
     Args:
-        data: inputs in memory and one label a sample.
+        data: inputs in memory and one label per sample.
         file: where to write to, open for bytes.
     """
     arrays: dict[str, Any] = {"class_names": np.array(data.class_names, dtype=np.str_)}
     for part, split in (("train", data.train), ("test", data.test)):
         if not isinstance(split.inputs, Tensor) or split.labels.ndim != 1:
-            raise ValueError(f"{data.name}: only inputs in memory with one label a sample can be written.")
+            raise ValueError(f"{data.name}: only inputs in memory with one label per sample can be written.")
         arrays |= {f"{part}_images": split.inputs.numpy(), f"{part}_labels": split.labels.numpy()}
     np.savez_compressed(file, **arrays)
 

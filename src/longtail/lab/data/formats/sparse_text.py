@@ -33,7 +33,7 @@ from longtail.lab.data.formats._sparse_lines import (
     Sizes,
     parse_lines,
 )
-from longtail.lab.data.locate import PathLike, located
+from longtail.lab.data.locate import PathLike, locate_path
 from longtail.lab.data.sparse_rows import SparseRows
 
 __all__ = ["SparseSamples", "load_sparse_table", "one_per_positive", "read_sparse_file", "sparse_dataset"]
@@ -91,7 +91,7 @@ def read_sparse_file(path: PathLike, cache: PathLike | None = None) -> SparseSam
     >>> samples.labels.toarray().astype(int).tolist(), samples.features.toarray()[0].tolist()
     ([[1, 0, 1], [0, 0, 0]], [0.0, 0.5, 0.0, 2.0])
     """
-    file = located(path)
+    file = locate_path(path)
     if not file.is_file():
         raise FileNotFoundError(f"Sparse samples were not found: there is no file {file}.")
     if cache is None:
@@ -123,7 +123,7 @@ def sparse_dataset(name: str, train: SparseSamples, test: SparseSamples) -> Data
 
 
 def one_per_positive(labels: Any) -> tuple[Tensor, Tensor]:
-    """Several labels a sample as one label an example: an example for each label that a sample has.
+    """Multi-label samples as examples with one label each: an example for each label that a sample has.
 
     Args:
         labels: [N, L] SciPy sparse, as of ``SparseSamples``.

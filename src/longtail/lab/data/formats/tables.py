@@ -61,7 +61,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class ClassNumbers:
-    """One number a class, with the classes they belong to or in the order of the score columns."""
+    """One number per class, with the classes they belong to or in the order of the score columns."""
 
     values: npt.NDArray[Any]
     classes: tuple[ClassName, ...] | None
@@ -69,7 +69,7 @@ class ClassNumbers:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model said about each sample: one finite number a class."""
+    """What a model said about each sample: one finite number per class."""
 
     values: FloatArray
     """[N, C]."""
@@ -101,7 +101,7 @@ class Scores:
         unknown = [label for label in classes if label not in index_of]
         if unknown:
             raise ValueError(
-                f"{where}: classes must be among those of the scores ({_listed(index_of)}). Got {unknown[0]!r}."
+                f"{where}: classes must be among those of the scores ({_join_names(index_of)}). Got {unknown[0]!r}."
             )
         return np.array([index_of[label] for label in classes], dtype=np.int64)
 
@@ -148,7 +148,7 @@ def read_labels(path: Path, column: str | None = None) -> Labels:
 
 
 def read_class_numbers(path: Path) -> ClassNumbers:
-    """One number a class: counts or probabilities.
+    """One number per class: counts or probabilities.
 
     A CSV or Parquet file has one column of numbers, and may have a column ``class`` that names the classes.
     """
@@ -156,7 +156,7 @@ def read_class_numbers(path: Path) -> ClassNumbers:
         arrays = _read_arrays(path)
         values = arrays[_pick(path, arrays, None, None, NUMBER_NAMES)]
         if values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise ValueError(f"{path}: expected one number a class. Got {values.dtype} of shape {values.shape}.")
+            raise ValueError(f"{path}: expected one number per class. Got {values.dtype} of shape {values.shape}.")
         return ClassNumbers(np.array(values), None)
     table = _read_table(path)
     numeric = [name for name in _numeric_columns(table) if name != "class"]
@@ -173,10 +173,10 @@ def read_class_numbers(path: Path) -> ClassNumbers:
 def read_scores(
     path: Path, columns: str | None = None, id_columns: Sequence[str] = (), label: str | None = None
 ) -> Scores:
-    """A matrix of scores, one column a class.
+    """A matrix of scores, one column per class.
 
     Args:
-        path: CSV or Parquet with one numeric column a class; or .npy or .npz with a matrix. An .npz may hold the
+        path: CSV or Parquet with one numeric column per class; or .npy or .npz with a matrix. An .npz may hold the
             class names as ``classes``.
         columns: the prefix of the class columns; default: all numeric columns are classes. In an .npz, the
             matrix's name.
@@ -193,7 +193,7 @@ def read_scores(
 
 
 def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence[str] = ()) -> Scores:
-    """A matrix of 0 and 1, or of true and false: one column a class, as ``read_scores`` has it.
+    """A matrix of 0 and 1, or of true and false: one column per class, as ``read_scores`` has it.
 
     Args:
         path: a file in any of the formats of scores.
@@ -213,7 +213,7 @@ def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence
 def write_predictions(path: Path, scores: Scores, predictions: IntArray, probabilities: FloatArray) -> None:
     """Write the predicted classes and the class probabilities in the format of the suffix, whole or not at all.
 
-    CSV and Parquet: the other columns of the scores, ``prediction``, and one column a class. .npz: arrays
+    CSV and Parquet: the other columns of the scores, ``prediction``, and one column per class. .npz: arrays
     ``predictions``, ``probabilities`` and ``classes``. .npy: the probabilities alone.
     """
     names = np.array(scores.class_names) if scores.class_names else None
@@ -230,7 +230,7 @@ def write_label_predictions(
 ) -> None:
     """Write 0 or 1 for each sample and class in the format of the suffix, whole or not at all.
 
-    CSV and Parquet: the other columns of the scores, and one column a class. .npz: arrays ``predictions``,
+    CSV and Parquet: the other columns of the scores, and one column per class. .npz: arrays ``predictions``,
     ``thresholds`` and ``classes``. .npy: the predictions alone.
     """
     numbers = predicted.astype(np.uint8)
@@ -296,7 +296,7 @@ def _scores_of_table(
 ) -> Scores:
     missing = [name for name in id_columns if name not in table.column_names]
     if missing:
-        raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {_listed(table.column_names)}.")
+        raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {_join_names(table.column_names)}.")
     reserved = {*id_columns, label}
     candidates = [name for name in _numeric_columns(table) if name not in reserved]
     if prefix is None:
@@ -306,7 +306,7 @@ def _scores_of_table(
         columns = [name for name in candidates if name.startswith(prefix)]
     if not columns:
         wanted = "" if prefix is None else f" that start with {prefix!r}"
-        raise ValueError(f"{path}: there are no numeric columns{wanted}. Got: {_listed(table.column_names)}.")
+        raise ValueError(f"{path}: there are no numeric columns{wanted}. Got: {_join_names(table.column_names)}.")
     vectors = [_as_numpy(table.column(name)) for name in columns]
     others = table.drop_columns(columns)
     return Scores(
@@ -323,7 +323,7 @@ def _scores_of_arrays(
 ) -> Scores:
     matrices = [name for name, array in arrays.items() if array.ndim == 2]
     if not matrices:
-        shapes = _listed(array.shape for array in arrays.values())
+        shapes = _join_names(array.shape for array in arrays.values())
         raise ValueError(f"{path}: scores must be a matrix [samples, classes]. Got shapes {shapes}.")
     name = _pick(path, matrices, key, "--columns", SCORE_NAMES)
     values = np.array(arrays[name])  # a copy: the map of an .npy can't be written to, which torch warns of
@@ -356,7 +356,7 @@ def _check_scores(path: Path, scores: Scores) -> None:
     if values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(f"{path}: scores must have at least 1 row and 2 classes. Got shape {values.shape}.")
     if scores.class_names is not None and len(set(scores.class_names)) < len(scores.class_names):
-        raise ValueError(f"{path}: every class must have its own name. Got {_listed(scores.class_names)}.")
+        raise ValueError(f"{path}: every class must have its own name. Got {_join_names(scores.class_names)}.")
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0].tolist()
@@ -387,7 +387,7 @@ def _read_table(path: Path, reads_bools: bool = False) -> pa.Table:
         raise ValueError(f"{path}: this is no readable {path.suffix} file: {reason}") from error
     names = table.column_names
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: every column must have its own name. Got {_listed(names)}.")
+        raise ValueError(f"{path}: every column must have its own name. Got {_join_names(names)}.")
     return table
 
 
@@ -405,7 +405,7 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _to_common_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array in the byte order of this machine and at most 64 bits a number, which is all that others read."""
+    """The array in the byte order of this machine and at most 64 bits per number, which is all that others read."""
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         return array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -418,11 +418,11 @@ def _pick(path: Path, names: Iterable[str], wanted: str | None, option: str | No
         return ""
     if wanted is not None:
         if wanted not in names:
-            raise ValueError(f"{path}: there is no column or array {wanted!r}. Got: {_listed(names)}.")
+            raise ValueError(f"{path}: there is no column or array {wanted!r}. Got: {_join_names(names)}.")
         return wanted
     known = names if len(names) == 1 else [name for name in names if name in usual]
     if len(known) != 1:
-        found = _listed(names) if names else "none that fits"
+        found = _join_names(names) if names else "none that fits"
         remedy = f"name it with {option}" if option else f"call it {usual[0]!r}"
         raise ValueError(f"{path}: which column or array to read is not clear; {remedy}. Got: {found}.")
     return known[0]
@@ -487,7 +487,7 @@ def _is_whole_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def _listed(names: Iterable[object], most: int = 8) -> str:
+def _join_names(names: Iterable[object], most: int = 8) -> str:
     shown = [str(name) for name in names]
     more = f", ... ({len(shown)} in all)" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more

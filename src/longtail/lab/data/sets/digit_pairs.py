@@ -87,9 +87,9 @@ def pair_up(
     first = torch.arange(len(kept)).repeat(pairs_per_image)
     partner = torch.randint(len(kept) - 1, (len(first),), generator=generator)
     partner += partner >= first  # another image, never itself
-    train = _superimposed(kept, first, partner, data.num_classes, padding, max_shift, generator)
+    train = _superimpose(kept, first, partner, data.num_classes, padding, max_shift, generator)
     first, partner = _partners_of_other_classes(data.test.labels, data.num_classes, generator)
-    test = _superimposed(data.test, first, partner, data.num_classes, padding, max_shift, generator)
+    test = _superimpose(data.test, first, partner, data.num_classes, padding, max_shift, generator)
     return Dataset(name, train, test, data.class_names)
 
 
@@ -115,7 +115,7 @@ def _partners_of_other_classes(labels: Tensor, num_classes: int, generator: torc
     return torch.cat(firsts), torch.cat(partners)
 
 
-def _superimposed(
+def _superimpose(
     split: Split,
     first: Tensor,
     second: Tensor,
@@ -130,13 +130,13 @@ def _superimposed(
     images = None
     for chosen in (first, second):
         labels[torch.arange(len(chosen)), split.labels[chosen]] = True
-        layer = _padded_and_shifted(split.inputs, chosen, padding, max_shift, generator)
+        layer = _pad_and_shift(split.inputs, chosen, padding, max_shift, generator)
         images = layer if images is None else torch.maximum(images, layer)
     assert images is not None
     return Split(images, labels)
 
 
-def _padded_and_shifted(
+def _pad_and_shift(
     images: Tensor, chosen: Tensor, padding: int, max_shift: int, generator: torch.Generator
 ) -> Tensor:
     """The images at ``chosen`` on a larger dark ground, each moved at random; what leaves the ground is lost."""
