@@ -42,7 +42,8 @@ from scipy.sparse import csr_matrix, save_npz
 
 from longtail import ClassPrior, negatives
 from longtail.estimators import ExtremeClassifier
-from longtail.lab.data.formats.sparse_text import SparseSamples, read_delicious
+from longtail.lab.data.formats.sparse_text import SparseSamples
+from longtail.lab.data.sets.delicious import read_delicious
 from longtail.margins import logit_adjusted
 from longtail.metrics import (
     group_recall,

@@ -470,20 +470,20 @@ def samplers_table() -> str:
     """One line for every named sampler."""
     rows = []
     for name in sampling.__all__:
-        function = getattr(sampling, name)
-        if inspect.isfunction(function):
-            rows.append([f"[`{name}`][longtail.sampling.{name}]", _first_line(function)])
+        sampler = getattr(sampling, name)
+        if name != "EpochSampler" and isinstance(sampler, type) and issubclass(sampler, sampling.EpochSampler):
+            rows.append([f"[`{name}`][longtail.sampling.{name}]", _first_line(sampler)])
     return table(["sampler", "what an epoch is"], rows)
 
 
 def settings_tables() -> str:
     """The settings of a recipe, part by part, from the fields that hold them."""
-    module = load_package()["lab.training.recipe"]
+    package = load_package()
     parts = []
     for part in dataclasses.fields(Recipe):
         kind = get_type_hints(Recipe)[part.name]
         if dataclasses.is_dataclass(kind):
-            attributes = module[kind.__name__]
+            attributes = package[kind.__module__.removeprefix("longtail.")][kind.__name__]
             rows = [
                 [f"`{field.name}`", _toml_default(field), _documented(attributes[field.name])]
                 for field in dataclasses.fields(kind)

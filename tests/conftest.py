@@ -1,6 +1,7 @@
 """Fixtures that several test files use."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,28 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def one_line():
+    """``one_line(caught)`` gives the message of an error that pytest caught, which must be one line."""
+
+    def message_of(caught):
+        message = str(caught.value)
+        assert "\n" not in message
+        return message
+
+    return message_of
+
+
+@pytest.fixture
+def real_file():
+    """``real_file(relative)`` gives a file below LONGTAIL_DATA; the test is skipped where it is absent."""
+
+    def find(relative):
+        root = os.environ.get("LONGTAIL_DATA")
+        if not root or not (Path(root) / relative).exists():
+            pytest.skip(f"needs {relative} below the folder that the variable LONGTAIL_DATA names")
+        return Path(root) / relative
+
+    return find

@@ -201,5 +201,5 @@ def test_the_output_is_checked_first(name, message, tmp_path):
 
 def test_several_labels_a_sample_are_not_written(tmp_path):
     split = Split(torch.zeros(2, 3), torch.tensor([[True, False], [True, True]]))
-    with (tmp_path / "file.npz").open("wb") as file, pytest.raises(ValueError, match="one label a sample"):
+    with (tmp_path / "file.npz").open("wb") as file, pytest.raises(ValueError, match="one label per sample"):
         save_arrays(Dataset("several", split, split, ("a", "b")), file)

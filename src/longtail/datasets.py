@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._core.checks import at_least
 from longtail._core.labels import label_array
 
 __all__ = [
+    "Profile",
     "make_long_tailed",
     "long_tailed_indices",
     "exponential_counts",
     "step_counts",
     "pareto_counts",
-    "shuffled",
+    "shuffle_counts",
     "stratified_holdout",
     "subsample",
 ]
@@ -34,21 +36,24 @@ def make_long_tailed(
     *,
     ratio: float = 100.0,
     profile: Profile | None = None,
+    num_max: int | None = None,
     shuffle_classes: bool = False,
     random_state: int = 0,
 ) -> tuple[Any, Any]:
     """Keep fewer samples of each class than of the one before it, so that balanced data become long-tailed.
 
     Args:
-        X: [N, ...] a NumPy array, tensor, SciPy sparse matrix, or pandas or polars frame.
-        y: [N] class indices 0 .. C - 1; an array, a tensor or a series.
+        X: [N, ...] a NumPy array, tensor, SciPy sparse matrix, list, or pandas or polars frame.
+        y: [N] class indices 0 .. C - 1; an array, a tensor, a list or a series.
         ratio: imbalance, >= 1: the largest class count over the smallest.
         profile: how counts fall from the first class to the last; default: ``exponential_counts``, as in CIFAR-10-LT.
+        num_max: samples to keep of the most frequent class; default: as many as the rarest class has, which all
+            classes can give.
         shuffle_classes: whether a class's place in the profile is drawn at random; else class 0 keeps most.
         random_state: chooses samples and, if shuffled, places.
 
     Returns:
-        What is kept of X and of y, in their order.
+        What is kept of X and of y, in their order and as what they were.
 
     >>> X, y = np.arange(40).reshape(20, 2), np.repeat([0, 1], 10)
     >>> X_tail, y_tail = make_long_tailed(X, y, ratio=5)
@@ -58,8 +63,16 @@ def make_long_tailed(
     Reference:
         Cui et al. (2019), "Class-balanced loss based on effective number of samples", section 5.1, for the profile.
     """
+    num_rows, num_labels = _num_rows(X), _num_rows(y)
+    if num_rows != num_labels:
+        raise ValueError(f"make_long_tailed: X and y must have one length. Got {num_rows} and {num_labels}.")
     indices = long_tailed_indices(
-        y, ratio=ratio, profile=profile, shuffle_classes=shuffle_classes, random_state=random_state
+        y,
+        ratio=ratio,
+        profile=profile,
+        num_max=num_max,
+        shuffle_classes=shuffle_classes,
+        random_state=random_state,
     )
     return _take(X, indices), _take(y, indices)
 
@@ -69,6 +82,7 @@ def long_tailed_indices(
     *,
     ratio: float = 100.0,
     profile: Profile | None = None,
+    num_max: int | None = None,
     shuffle_classes: bool = False,
     random_state: int = 0,
 ) -> Tensor:
@@ -78,6 +92,7 @@ def long_tailed_indices(
         y: [N] class indices, or a dataset that has them.
         ratio: imbalance, >= 1.
         profile: default: ``exponential_counts``.
+        num_max: samples to keep of the most frequent class; default: as many as the rarest class has.
         shuffle_classes: whether a class's place in the profile is drawn at random.
         random_state: chooses samples and, if shuffled, places.
 
@@ -88,13 +103,19 @@ def long_tailed_indices(
     12
     """
     labels = label_array(y)
+    if labels.size == 0 or labels.min() < 0:
+        got = "no samples" if labels.size == 0 else f"{labels.min()}"
+        raise ValueError(f"make_long_tailed: labels must be class indices 0 .. C - 1. Got {got}.")
     available = np.bincount(labels)
-    if available.size == 0 or available.min() == 0:
-        raise ValueError("make_long_tailed: every class 0 .. C - 1 must have samples. Encode the labels first.")
-    # Every class can give as many as the rarest one has.
-    counts = list((profile or exponential_counts)(int(available.min()), len(available), ratio))
+    if available.min() == 0:
+        raise ValueError(
+            f"make_long_tailed: every class 0 .. {len(available) - 1} must have samples. "
+            f"Class {int(available.argmin())} has none; encode the labels first."
+        )
+    largest = int(available.min()) if num_max is None else at_least(num_max, 1, "num_max")
+    counts = list((profile or exponential_counts)(largest, len(available), ratio))
     if shuffle_classes:
-        counts = shuffled(counts, random_state)
+        counts = shuffle_counts(counts, random_state)
     return subsample(labels, counts, random_state)
 
 
@@ -183,10 +204,10 @@ def pareto_counts(num_max: int, num_classes: int, ratio: float, power: float = 6
     return _at_least_one([round(num_min + scale * (draw - draws[-1])) for draw in draws], ratio)
 
 
-def shuffled(counts: Sequence[int], seed: int) -> list[int]:
+def shuffle_counts(counts: Sequence[int], seed: int) -> list[int]:
     """The same counts over classes in random order, so that a class's index says nothing about its frequency.
 
-    >>> sorted(shuffled([5, 3, 1], seed=0), reverse=True)
+    >>> sorted(shuffle_counts([5, 3, 1], seed=0), reverse=True)
     [5, 3, 1]
     """
     return [counts[c] for c in np.random.default_rng(seed).permutation(len(counts))]
@@ -268,11 +289,17 @@ def _at_least_one(counts: list[int], ratio: float) -> list[int]:
     return counts
 
 
+def _num_rows(values: Any) -> int:
+    return int(values.shape[0]) if hasattr(values, "shape") else len(values)
+
+
 def _take(values: Any, indices: Tensor) -> Any:
     """The rows of whatever holds rows."""
     if isinstance(values, Tensor):
-        return values[indices.to(values.device)]
+        return values.index_select(0, indices.to(values.device))
     rows = indices.numpy()
     if hasattr(values, "iloc"):  # pandas
         return values.iloc[rows]
-    return values[rows] if hasattr(values, "shape") else np.asarray(values)[rows]
+    if hasattr(values, "tocsr"):  # SciPy sparse, of which some kinds can't be indexed
+        return values.tocsr()[rows]
+    return values[rows] if hasattr(values, "shape") else [values[row] for row in rows.tolist()]

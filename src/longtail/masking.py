@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from longtail._core.checks import at_least, can_look_at, check_indicator, check_value_range
 from longtail._core.collectives import is_initialized
 from longtail._core.numerics import widen
+from longtail._core.random import epoch_seed
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -387,10 +388,8 @@ class MaskedLoss(nn.Module):
     def _epoch_generator(self, device: torch.device) -> torch.Generator:
         if self._generator is None or self._generator.device != device:
             rank = dist.get_rank() if is_initialized() else 0
-            numbers = torch.tensor([self.seed, len(self.masking._history), rank])
-            # Three primes mix the numbers: neighbors in any of them have unrelated seeds.
-            mixed = int((numbers * torch.tensor([1_000_003, 7_919, 104_729])).sum())
-            self._generator = torch.Generator(device).manual_seed(mixed)
+            seed = epoch_seed(self.seed, len(self.masking._history), rank, weights=(1_000_003, 7_919, 104_729))
+            self._generator = torch.Generator(device).manual_seed(seed)
         return self._generator
 
 

@@ -215,7 +215,7 @@ def progressive_sampling(prior: ClassPrior) -> Plan:
     """
 
     def sampler(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
-        return ProgressiveSampler(labels, num_epochs=epochs, seed=seed)
+        return ProgressiveSampler(labels, epochs=epochs, seed=seed)
 
     return Plan((Phase(MarginCrossEntropy(), sampler),))
 

@@ -1,6 +1,6 @@
 """Samplers: which samples an epoch has, and how often."""
 
-from longtail.sampling.base import ClassIndex, Draws, EpochSampler, in_chunks
+from longtail.sampling.base import ClassIndex, Draws, EpochSampler
 from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
 from longtail.sampling.classes import (
     ClassBalancedSampler,
@@ -18,13 +18,13 @@ from longtail.sampling.hyper_gradients import (
 )
 from longtail.sampling.meta_reweighter import MetaReweighter
 from longtail.sampling.meta_sampler import MetaSampler
+from longtail.sampling.per_class import MPerClassSampler
 from longtail.sampling.samples import RepeatFactorSampler, UndersamplingSampler
 
 __all__ = [
     "Draws",
     "EpochSampler",
     "ClassIndex",
-    "in_chunks",
     "draw_classes",
     "straight_through_gradient",
     "ClassRates",
@@ -40,6 +40,7 @@ __all__ = [
     "recording",
     "MetaReweighter",
     "MetaSampler",
+    "MPerClassSampler",
     "RepeatFactorSampler",
     "UndersamplingSampler",
 ]

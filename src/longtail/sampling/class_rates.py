@@ -143,7 +143,7 @@ class ClassRates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         wanted = {"logits", "optimizer", "num_skipped"}
         if set(state) != wanted or state["logits"].shape != self.logits.shape:
             raise ValueError(f"the state must hold {sorted(wanted)} of {len(self.logits)} classes. Got another.")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from longtail._core.checks import at_least
-from longtail._core.random import AliasTable, check_probs
+from longtail._core.random import AliasTable, check_probs, permutation
 from longtail.prior import ClassPrior
 from longtail.sampling.base import CHUNK_SIZE, ClassIndex, EpochSampler, in_chunks
 
 __all__ = ["InstanceSampler", "ClassBalancedSampler", "SquareRootSampler", "ProgressiveSampler", "TargetSampler"]
 
 
-def InstanceSampler(
-    labels: Any, *, seed: int = 0, num_replicas: int | None = None, rank: int | None = None
-) -> EpochSampler:
-    """Instance-balanced: every sample once an epoch, in random order. Classes come as often as they are.
+class InstanceSampler(EpochSampler):
+    """Instance-balanced: every sample once per epoch, in random order. Classes come as often as they are.
 
     Formula:
         p[c] = n[c] / N
@@ -32,7 +30,7 @@ def InstanceSampler(
         rank: see ``EpochSampler``.
 
     Use when:
-        The loss or a post-hoc method corrects the skew; or as stage one of decoupled training.
+        The loss or a post-hoc method corrects the imbalance; or as stage one of decoupled training.
     Avoid when:
         Rare classes must be seen in most batches.
     Equals:
@@ -44,19 +42,36 @@ def InstanceSampler(
     Reference:
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 1.
     """
-    is_matrix = getattr(labels, "ndim", 1) == 2
-    num_samples = labels.shape[0] if is_matrix else ClassPrior.from_labels(labels).num_samples
-    return EpochSampler(_Shuffled(num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
+
+    def __init__(
+        self, labels: Any, *, seed: int = 0, num_replicas: int | None = None, rank: int | None = None
+    ) -> None:
+        is_matrix = getattr(labels, "ndim", 1) == 2
+        num_samples = labels.shape[0] if is_matrix else ClassPrior.from_labels(labels).num_samples
+        super().__init__(_ShuffledDraws(num_samples), seed=seed, num_replicas=num_replicas, rank=rank)
 
 
-def ClassBalancedSampler(
-    labels: Any,
-    num_samples: int | None = None,
-    *,
-    seed: int = 0,
-    num_replicas: int | None = None,
-    rank: int | None = None,
-) -> EpochSampler:
+class _PowerSampler(EpochSampler):
+    """Classes with samples in proportion to their size to the power of ``exponent``."""
+
+    exponent: ClassVar[float]
+
+    def __init__(
+        self,
+        labels: Any,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        index = ClassIndex.of(labels)
+        powers = torch.where(index.counts > 0, index.counts.double() ** self.exponent, 0.0)
+        draws = _ClassDraws(index, powers, powers, epochs=1, num_samples=_num_draws(num_samples, index))
+        super().__init__(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+
+
+class ClassBalancedSampler(_PowerSampler):
     """Class-balanced: every class with samples comes equally often; within it, samples are drawn uniformly.
 
     Formula:
@@ -64,7 +79,7 @@ def ClassBalancedSampler(
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes. An index without samples, below the largest, is never drawn.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -89,17 +104,11 @@ def ClassBalancedSampler(
         Shen et al. (2016), "Relay backpropagation for effective learning of deep convolutional neural networks";
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 0.
     """
-    return _power_sampler(labels, 0.0, num_samples, seed, num_replicas, rank)
+
+    exponent = 0.0
 
 
-def SquareRootSampler(
-    labels: Any,
-    num_samples: int | None = None,
-    *,
-    seed: int = 0,
-    num_replicas: int | None = None,
-    rank: int | None = None,
-) -> EpochSampler:
+class SquareRootSampler(_PowerSampler):
     """Classes come in proportion to the square root of their size: between instance- and class-balanced.
 
     Formula:
@@ -107,7 +116,7 @@ def SquareRootSampler(
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -115,7 +124,7 @@ def SquareRootSampler(
     Use when:
         Training in one stage, where class-balanced sampling overfits.
     Avoid when:
-        The skew is extreme and balanced accuracy the aim: it corrects half of it.
+        The imbalance is extreme and balanced accuracy the aim: it corrects half of it.
     Equals:
         ``TargetSampler`` with these probabilities. In expectation, the ``power`` class weights with exponent 0.5.
 
@@ -127,18 +136,11 @@ def SquareRootSampler(
     Reference:
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (1), q = 1/2.
     """
-    return _power_sampler(labels, 0.5, num_samples, seed, num_replicas, rank)
+
+    exponent = 0.5
 
 
-def ProgressiveSampler(
-    labels: Any,
-    num_epochs: int,
-    num_samples: int | None = None,
-    *,
-    seed: int = 0,
-    num_replicas: int | None = None,
-    rank: int | None = None,
-) -> EpochSampler:
+class ProgressiveSampler(EpochSampler):
     """From instance-balanced to class-balanced, a step every epoch.
 
     Formula:
@@ -146,8 +148,8 @@ def ProgressiveSampler(
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes. An index without samples, below the largest, is never drawn.
-        num_epochs: T.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        epochs: T.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -155,11 +157,11 @@ def ProgressiveSampler(
     Use when:
         Training in one stage, and the number of epochs is known.
     Avoid when:
-        A margin or class weights correct the skew already: late epochs would correct it twice.
+        A margin or class weights correct the imbalance already: late epochs would correct it twice.
     Equals:
         ``ClassBalancedSampler`` from epoch T on.
 
-    >>> sampler = ProgressiveSampler([0] * 90 + [1] * 10, num_epochs=10)
+    >>> sampler = ProgressiveSampler([0] * 90 + [1] * 10, epochs=10)
     >>> sampler.set_epoch(10)
     >>> bool(30 < sum(index >= 90 for index in sampler) < 70)
     True
@@ -167,27 +169,33 @@ def ProgressiveSampler(
     Reference:
         Kang et al. (2020), "Decoupling representation and classifier for long-tailed recognition", eq. (2).
     """
-    index = ClassIndex.of(labels)
-    present = (index.counts > 0).double()
-    draws = _ClassDraws(
-        index,
-        index.counts.double() / index.counts.sum(),
-        present / present.sum(),
-        num_epochs=at_least(num_epochs, 1, "num_epochs"),
-        num_samples=_num_draws(num_samples, index),
-    )
-    return EpochSampler(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+
+    shown = ("epochs",)
+
+    def __init__(
+        self,
+        labels: Any,
+        epochs: int,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        self.epochs = at_least(epochs, 1, "epochs")
+        index = ClassIndex.of(labels)
+        present = (index.counts > 0).double()
+        draws = _ClassDraws(
+            index,
+            index.counts.double() / index.counts.sum(),
+            present / present.sum(),
+            epochs=self.epochs,
+            num_samples=_num_draws(num_samples, index),
+        )
+        super().__init__(draws, seed=seed, num_replicas=num_replicas, rank=rank)
 
 
-def TargetSampler(
-    labels: Any,
-    class_probs: Tensor,
-    num_samples: int | None = None,
-    *,
-    seed: int = 0,
-    num_replicas: int | None = None,
-    rank: int | None = None,
-) -> EpochSampler:
+class TargetSampler(EpochSampler):
     """Classes come with the probabilities you give; within a class, samples are drawn uniformly.
 
     Formula:
@@ -197,7 +205,7 @@ def TargetSampler(
         labels: what ``ClassPrior.from_labels`` takes.
         class_probs: [C] non-negative; a class with samples and probability 0 is never drawn, a class without samples
             must have 0.
-        num_samples: draws an epoch, over all processes; default: as many as there are labels.
+        num_samples: draws per epoch, over all processes; default: as many as there are labels.
         seed: see ``EpochSampler``.
         num_replicas: see ``EpochSampler``.
         rank: see ``EpochSampler``.
@@ -215,30 +223,41 @@ def TargetSampler(
     Reference:
         Ren et al., "Balanced Meta-Softmax", section 3.3: a sample is drawn by its class's rate.
     """
-    probs = check_probs(class_probs).cpu()
-    index = ClassIndex.of(labels, num_classes=len(probs))
-    impossible = torch.nonzero((probs > 0) & (index.counts == 0)).flatten()
-    if len(impossible):
-        raise ValueError(
-            f"TargetSampler: a class without samples must have probability 0. "
-            f"Got {float(probs[impossible[0]]):g} for class {int(impossible[0])}."
-        )
-    draws = _ClassDraws(index, probs, probs, num_epochs=1, num_samples=_num_draws(num_samples, index))
-    return EpochSampler(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+
+    def __init__(
+        self,
+        labels: Any,
+        class_probs: Tensor,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        probs = check_probs(class_probs).cpu()
+        index = ClassIndex.of(labels, num_classes=len(probs))
+        impossible = torch.nonzero((probs > 0) & (index.counts == 0)).flatten()
+        if len(impossible):
+            raise ValueError(
+                f"TargetSampler: a class without samples must have probability 0. "
+                f"Got {float(probs[impossible[0]]):g} for class {int(impossible[0])}."
+            )
+        draws = _ClassDraws(index, probs, probs, epochs=1, num_samples=_num_draws(num_samples, index))
+        super().__init__(draws, seed=seed, num_replicas=num_replicas, rank=rank)
 
 
 @dataclass(frozen=True, eq=False)
 class _ClassDraws:
-    """A class, then a sample of it. The classes' probabilities move from the first to the last in ``num_epochs``."""
+    """A class, then a sample of it. The classes' probabilities move from the first to the last in ``epochs``."""
 
     index: ClassIndex
     first_probs: Tensor
     last_probs: Tensor
-    num_epochs: int
+    epochs: int
     num_samples: int
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
-        progress = min(1.0, epoch / self.num_epochs)
+        progress = min(1.0, epoch / self.epochs)
         table = AliasTable(self.first_probs.lerp(self.last_probs, progress))
         for start in range(0, self.num_samples, CHUNK_SIZE):
             classes = table.draw([min(CHUNK_SIZE, self.num_samples - start)], generator)
@@ -246,21 +265,13 @@ class _ClassDraws:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shuffled:
+class _ShuffledDraws:
+    """Every sample once."""
+
     num_samples: int
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
-        return in_chunks(torch.randperm(self.num_samples, generator=generator))
-
-
-def _power_sampler(
-    labels: Any, exponent: float, num_samples: int | None, seed: int, num_replicas: int | None, rank: int | None
-) -> EpochSampler:
-    """Classes with samples in proportion to their size to the power of ``exponent``."""
-    index = ClassIndex.of(labels)
-    powers = torch.where(index.counts > 0, index.counts.double() ** exponent, 0.0)
-    draws = _ClassDraws(index, powers, powers, num_epochs=1, num_samples=_num_draws(num_samples, index))
-    return EpochSampler(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+        return (part.long() for part in in_chunks(permutation(self.num_samples, generator)))
 
 
 def _num_draws(num_samples: int | None, index: ClassIndex) -> int:

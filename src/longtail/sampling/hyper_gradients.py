@@ -101,7 +101,7 @@ def network_hyper_gradients(
 
     Args:
         losses_of: parameters -> [N] losses of the batch, of which the step minimized the mean; usually
-            ``torch.func.functional_call`` of the model and a loss of one value a sample.
+            ``torch.func.functional_call`` of the model and a loss of one value per sample.
         parameters: theta, before the step, by name.
         meta_gradients: G, the gradient of the meta loss at the parameters after the step, by the same names.
         step_size: what ``sgd_step_size`` says.

@@ -68,9 +68,9 @@ class MetaReweighter:
         Args:
             losses: [M] losses of instances with classes ``target`` [M]; or [N, C] losses, one for each label of each
                 sample, without ``target``.
-            target: [M] classes.
+            target: [M] classes, 0 .. C - 1.
         """
-        self._check_shapes(losses, target)
+        self._check_call(losses, target)
         weights = self.weights.to(losses.device, losses.dtype)
         return losses * (weights if target is None else weights[target])
 
@@ -85,7 +85,7 @@ class MetaReweighter:
         Returns:
             False, with a warning, if they are not finite: then the weights are left as they were.
         """
-        self._check_shapes(hyper_gradients, target)
+        self._check_call(hyper_gradients, target)
         slopes = hyper_gradients.detach().cpu().double()
         if target is None:
             gradient = slopes.sum(0)
@@ -98,10 +98,10 @@ class MetaReweighter:
         return self._rates.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         self._rates.load_state_dict(state)
 
-    def _check_shapes(self, losses: Tensor, target: Tensor | None) -> None:
+    def _check_call(self, losses: Tensor, target: Tensor | None) -> None:
         num_classes = len(self.weights)
         is_right = losses.shape[1:] == (num_classes,) if target is None else losses.shape == target.shape
         if not is_right or losses.ndim != (2 if target is None else 1):
@@ -110,3 +110,11 @@ class MetaReweighter:
                 f"MetaReweighter: losses must be [N, {num_classes}], or [M] with target [M]. "
                 f"Got {tuple(losses.shape)} with target {got}."
             )
+        if target is not None and target.numel():
+            low, high = (int(value) for value in target.aminmax())
+            if low < 0 or high >= num_classes:
+                wrong = low if low < 0 else high
+                raise ValueError(
+                    f"MetaReweighter: target must be classes 0..{num_classes - 1}; leave out what has none. "
+                    f"Got {wrong}."
+                )

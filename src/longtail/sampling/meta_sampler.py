@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from longtail._core.checks import at_least
 from longtail._core.collectives import process_rank
+from longtail._core.random import mix_seed
 from longtail.sampling.base import ClassIndex
 from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
 
@@ -45,7 +45,7 @@ class MetaSampler:
     Avoid when:
         Balanced softmax alone does: a meta step costs about as much as the training step. Where the encoder was
         trained on the same samples, it separates the rare ones better than it will separate new ones; the meta loss
-        takes them for learned and their rates fall. Then give it ``meta_labels``. For several labels a sample:
+        takes them for learned and their rates fall. Then give it ``meta_labels``. For multi-label data:
         ``MetaReweighter``.
     Equals:
         ``InstanceSampler``, but with replacement, before its first update.
@@ -158,7 +158,7 @@ class MetaSampler:
         return {"seed": self.seed, "step": self.step, "rates": self._rates.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``: the same rates, and the same draws."""
+        """Resume from ``state``: the same rates, and the same draws."""
         wanted = {"seed", "step", "rates"}
         if set(state) != wanted:
             raise ValueError(f"MetaSampler: the state must hold {sorted(wanted)}. Got {sorted(state)}.")
@@ -170,8 +170,7 @@ class MetaSampler:
         return self._log_counts + self.rates.log()
 
     def _generator(self, stream: int) -> torch.Generator:
-        key = (self.seed, self.step, self.rank, stream)
-        return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        return torch.Generator().manual_seed(mix_seed(self.seed, self.step, self.rank, stream))
 
     def _warn_of_missing_classes(self) -> None:
         missing = torch.nonzero(self._meta_index.counts == 0).flatten()

@@ -12,22 +12,15 @@ from torch import Tensor
 
 from longtail._core.checks import at_least
 from longtail._core.labels import label_array, positive_pairs, rarest_labels
-from longtail._core.random import uniform_draws
+from longtail._core.random import index_dtype, permutation, uniform_draws
 from longtail.prior import ClassPrior
-from longtail.sampling.base import ClassIndex, EpochSampler, in_chunks
+from longtail.sampling.base import ClassIndex, EpochSampler, in_chunks, in_random_order
 
 __all__ = ["RepeatFactorSampler", "UndersamplingSampler"]
 
 
-def RepeatFactorSampler(
-    labels: Any,
-    threshold: float = 0.001,
-    *,
-    seed: int = 0,
-    num_replicas: int | None = None,
-    rank: int | None = None,
-) -> EpochSampler:
-    """Every sample at least once an epoch, and those of rare classes several times. Also for several labels a sample.
+class RepeatFactorSampler(EpochSampler):
+    """Every sample at least once per epoch, and those of rare classes several times. Also for multi-label data.
 
     Formula:
         r[c] = max(1, sqrt(threshold / f[c])), with f[c] the share of samples that have class c; a sample comes
@@ -59,16 +52,26 @@ def RepeatFactorSampler(
     Reference:
         Gupta et al. (2019), "LVIS: a dataset for large vocabulary instance segmentation", repeat factor sampling.
     """
-    if not (math.isfinite(threshold) and threshold >= 0):
-        raise ValueError(f"RepeatFactorSampler: threshold must be a finite number >= 0. Got {threshold}.")
-    draws = _Repeated(_repeat_factors(labels, threshold))
-    return EpochSampler(draws, seed=seed, num_replicas=num_replicas, rank=rank)
+
+    shown = ("threshold",)
+
+    def __init__(
+        self,
+        labels: Any,
+        threshold: float = 0.001,
+        *,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        if not (math.isfinite(threshold) and threshold >= 0):
+            raise ValueError(f"RepeatFactorSampler: threshold must be a finite number >= 0. Got {threshold}.")
+        super().__init__(_repeat_draws(labels, threshold), seed=seed, num_replicas=num_replicas, rank=rank)
+        self.threshold = threshold
 
 
-def UndersamplingSampler(
-    labels: Any, per_class: int, *, seed: int = 0, num_replicas: int | None = None, rank: int | None = None
-) -> EpochSampler:
-    """At most ``per_class`` samples of each class an epoch, drawn afresh every epoch, without replacement.
+class UndersamplingSampler(EpochSampler):
+    """At most ``per_class`` samples of each class per epoch, drawn afresh each time, without replacement.
 
     Formula:
         class c comes min(n[c], per_class) times; a sample with several labels counts for the rarest of them
@@ -98,40 +101,59 @@ def UndersamplingSampler(
         ``per_class`` samples still keep all of them.
 
     Reference:
-        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset an epoch; Duarte
+        Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset per epoch; Duarte
         et al., "PLM: Partial label masking", section 3.1, for several labels.
     """
-    index = ClassIndex.of(rarest_labels(labels) if getattr(labels, "ndim", 1) == 2 else labels)
-    return EpochSampler(
-        _Undersampled(index, at_least(per_class, 1, "per_class")), seed=seed, num_replicas=num_replicas, rank=rank
-    )
+
+    shown = ("per_class",)
+
+    def __init__(
+        self, labels: Any, per_class: int, *, seed: int = 0, num_replicas: int | None = None, rank: int | None = None
+    ) -> None:
+        self.per_class = at_least(per_class, 1, "per_class")
+        index = ClassIndex.of(rarest_labels(labels) if getattr(labels, "ndim", 1) == 2 else labels)
+        super().__init__(_CutClasses(index, self.per_class), seed=seed, num_replicas=num_replicas, rank=rank)
 
 
 @dataclass(frozen=True, eq=False)
-class _Repeated:
-    """Every sample ``factors[i]`` times, rounded at random."""
+class _RepeatDraws:
+    """Every sample as often as the factor of its kind says, rounded at random."""
 
+    kinds: Tensor
+    """[N] in the smaller integer type: there is one for every sample."""
     factors: Tensor
-
-    @property
-    def num_samples(self) -> int:
-        # Rounded up: a common factor below 1 could drop a sample.
-        return math.ceil(float(self.factors.sum()))
+    """[kinds] float64."""
+    num_samples: int
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
-        order = torch.randperm(len(self.factors), generator=generator)
-        ends = self.factors[order].cumsum(0)
-        ends *= self.num_samples / ends[-1]
+        order = permutation(len(self.kinds), generator)
         # Samples lie end to end on a line; each gets the whole numbers on its stretch, from a random origin.
-        last_number = (ends + uniform_draws([1], generator)).floor().long()
-        last_number[-1] = self.num_samples
-        copies = last_number.diff(prepend=last_number.new_zeros(1))
-        repeated = order.repeat_interleave(copies)
-        return in_chunks(repeated[torch.randperm(len(repeated), generator=generator)])
+        for _, ends in self._lay_out(order):
+            length = ends[-1]
+        scale, origin = self.num_samples / length, uniform_draws([1], generator)
+        repeated = torch.empty(self.num_samples, dtype=order.dtype)
+        num_laid, filled = 0, 0
+        for samples, ends in self._lay_out(order):
+            last_number = (ends * scale + origin).floor().long()
+            num_laid += len(samples)
+            if num_laid == len(order):
+                last_number[-1] = self.num_samples
+            copies = samples.repeat_interleave(last_number.diff(prepend=last_number.new_tensor([filled])))
+            repeated[filled : filled + len(copies)] = copies
+            filled += len(copies)
+        return in_random_order(repeated, generator)
+
+    def _lay_out(self, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some samples at a time, and where the stretch of each ends, before scaling."""
+        end = self.factors.new_zeros(1)
+        for samples in in_chunks(order):
+            ends = torch.cat([end, self.factors[self.kinds[samples]]]).cumsum(0)[1:]
+            end = ends[-1:]
+            yield samples, ends
 
 
 @dataclass(frozen=True, eq=False)
-class _Undersampled:
+class _CutClasses:
     """Up to ``per_class`` samples of each class."""
 
     index: ClassIndex
@@ -142,24 +164,24 @@ class _Undersampled:
         return int(self.index.counts.clamp_max(self.per_class).sum())
 
     def chunks(self, epoch: int, generator: torch.Generator) -> Iterator[Tensor]:
-        classes = torch.repeat_interleave(self.index.counts)
-        shuffle = torch.randperm(len(classes), generator=generator)
-        # A stable sort by class puts the samples of a class in random order; its first ones are the draw.
-        shuffled = self.index.order[shuffle[classes[shuffle].argsort(stable=True)]]
-        rank_in_class = torch.arange(len(classes)) - self.index.starts[classes]
-        drawn = shuffled[rank_in_class < self.per_class]
-        return in_chunks(drawn[torch.randperm(len(drawn), generator=generator)])
+        return in_random_order(self.index.shuffle(generator, self.per_class), generator)
 
 
-def _repeat_factors(labels: Any, threshold: float) -> Tensor:
-    """[N] how often each sample should come: the largest factor of its classes, at least 1."""
+def _repeat_draws(labels: Any, threshold: float) -> _RepeatDraws:
+    """Samples by what they are repeated for: their class, or the one with the largest factor of several."""
     if getattr(labels, "ndim", 1) != 2:
-        array = label_array(labels)
-        return _class_factors(ClassPrior.from_labels(array), threshold)[torch.from_numpy(array)]
-    factors = _class_factors(ClassPrior.from_indicator(labels), threshold)
-    rows, columns = positive_pairs(labels)
-    ones = torch.ones(labels.shape[0], dtype=torch.float64)
-    return ones.scatter_reduce(0, rows, factors[columns], "amax")
+        kinds = torch.from_numpy(label_array(labels))
+        factors = _class_factors(ClassPrior.from_labels(kinds), threshold)
+    else:
+        factors, classes = _class_factors(ClassPrior.from_indicator(labels), threshold).sort()
+        factors = torch.cat([factors.new_ones(1), factors])  # kind 0 has no label
+        kind_of = torch.empty_like(classes)
+        kind_of[classes] = torch.arange(1, len(factors))
+        rows, columns = positive_pairs(labels)
+        kinds = torch.zeros(labels.shape[0], dtype=torch.int64).scatter_reduce(0, rows, kind_of[columns], "amax")
+    # Rounded up: a common factor below 1 could drop a sample.
+    num_samples = math.ceil(float(factors[kinds].sum()))
+    return _RepeatDraws(kinds.to(index_dtype(len(factors))), factors, num_samples)
 
 
 def _class_factors(prior: ClassPrior, threshold: float) -> Tensor:

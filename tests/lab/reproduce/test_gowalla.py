@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from longtail import negatives
 from longtail.lab.cli.app import app
-from longtail.lab.data.sets.interactions import read_gowalla, read_interactions
+from longtail.lab.data.formats.interactions import read_interactions
+from longtail.lab.data.sets.gowalla import read_gowalla
 from longtail.lab.reproduce import gowalla as experiment
 from longtail.lab.reproduce._schemes import SCHEMES, Scheme
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.datasets import subsample
+from longtail.datasets import Profile, long_tailed_indices
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.prior import ClassPrior
 
@@ -57,7 +56,7 @@ class Split:
         kind = (self.labels.dtype, self.labels.ndim)
         if kind not in ((torch.int64, 1), (torch.bool, 2)):
             raise TypeError(
-                "Split: labels must be int64 [N], or bool [N, C] for several labels a sample. "
+                "Split: labels must be int64 [N], or bool [N, C] for multi-label data. "
                 f"Got {self.labels.dtype} {tuple(self.labels.shape)}."
             )
         if self.labels.is_sparse and not self.labels.is_coalesced():
@@ -98,7 +97,7 @@ class Split:
         ends = lengths.cumsum(0)
         places = torch.arange(int(lengths.sum())) + (starts - ends + lengths).repeat_interleave(lengths)
         new_rows = torch.arange(len(indices)).repeat_interleave(lengths)
-        return _coalesced(torch.stack([new_rows, columns[places]]), (len(indices), self.labels.shape[1]))
+        return _coalesce_pairs(torch.stack([new_rows, columns[places]]), (len(indices), self.labels.shape[1]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -150,19 +149,39 @@ class Dataset:
         return ClassPrior.from_labels(self.train.labels, self.num_classes)
 
 
-def long_tailed(dataset: Dataset, counts: Sequence[int], seed: int) -> Dataset:
+def long_tailed(
+    dataset: Dataset,
+    *,
+    ratio: float = 100.0,
+    profile: Profile | None = None,
+    num_max: int | None = None,
+    shuffle_classes: bool = False,
+    seed: int = 0,
+) -> Dataset:
     """The data set with its training split cut to a profile; the test split stays as it is.
 
     Args:
-        dataset: any data set with one label a sample.
-        counts: samples to keep of each class, for example ``exponential_counts(5000, 10, ratio=100)``.
+        dataset: any data set with one label per sample.
+        ratio: imbalance, >= 1: the largest class count over the smallest.
+        profile: how counts fall from the first class to the last; default: ``exponential_counts``.
+        num_max: samples to keep of the most frequent class; default: as many as the rarest class has.
+        shuffle_classes: whether a class's place in the profile is drawn at random.
         seed: chooses the samples.
     """
-    if dataset.train.labels.ndim != 1:
-        raise ValueError(f"long_tailed: needs one label a sample. {dataset.name} has several.")
-    if len(counts) != dataset.num_classes:
-        raise ValueError(f"long_tailed: counts must name {dataset.num_classes} classes. Got {len(counts)}.")
-    kept = subsample(dataset.train.labels, counts, seed)
+    if dataset.has_several_labels:
+        raise ValueError(f"long_tailed: needs one label per sample. {dataset.name} has several.")
+    missing = torch.nonzero(dataset.prior.counts == 0).flatten()
+    if len(missing):
+        name = dataset.class_names[int(missing[0])]
+        raise ValueError(f"long_tailed: every class of {dataset.name} must have training samples. {name!r} has none.")
+    kept = long_tailed_indices(
+        dataset.train.labels,
+        ratio=ratio,
+        profile=profile,
+        num_max=num_max,
+        shuffle_classes=shuffle_classes,
+        random_state=seed,
+    )
     return dataclasses.replace(dataset, train=dataset.train.take(kept))
 
 
@@ -179,7 +198,7 @@ def sparse_indicator(matrix: Any) -> Tensor:
     if not np.isin(csr.data, (0, 1)).all():
         raise ValueError("sparse_indicator: entries must be 0 or 1.")
     rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-    return _coalesced(torch.from_numpy(np.stack([rows, csr.indices]).astype(np.int64)), tuple(csr.shape))
+    return _coalesce_pairs(torch.from_numpy(np.stack([rows, csr.indices]).astype(np.int64)), tuple(csr.shape))
 
 
 def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -189,10 +208,10 @@ def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) ->
     [[1, 0, 0], [0, 0, 1]]
     """
     pairs = torch.unique(torch.stack([rows, columns]).long(), dim=1)  # sorted by row, then column
-    return _coalesced(pairs, shape)
+    return _coalesce_pairs(pairs, shape)
 
 
-def _coalesced(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
+def _coalesce_pairs(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
     """Of pairs [2, n] that are sorted, each once."""
     values = torch.ones(pairs.shape[1], dtype=torch.bool)
     return torch.sparse_coo_tensor(pairs, values, shape, is_coalesced=True, check_invariants=False)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
+import struct
+import zipfile
 import zlib
 from pathlib import Path
 
-__all__ = ["GZIP_EXPANSION", "PathLike", "data_root", "first_folder", "located", "not_found", "read_bytes"]
+__all__ = [
+    "DAMAGES",
+    "GZIP_EXPANSION",
+    "PathLike",
+    "data_root",
+    "first_folder",
+    "locate_path",
+    "not_found",
+    "published_file",
+    "read_bytes",
+]
 
 PathLike = str | os.PathLike[str]
+
+DAMAGES = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error, RuntimeError)
+"""What reading an ``.npz`` may raise that is damaged, cut off, or encrypted (``RuntimeError``), beside ValueError."""
 
 GZIP_EXPANSION = 1032
 """Deflate never makes more than this many bytes out of one, so no honest header claims more."""
@@ -22,7 +38,7 @@ def data_root(root: PathLike | None = None) -> Path:
     return Path(os.environ.get("LONGTAIL_DATA") or Path.home() / ".cache" / "longtail")
 
 
-def located(path: PathLike) -> Path:
+def locate_path(path: PathLike) -> Path:
     """The path itself if it exists or is absolute; else below the folder of data sets."""
     given = Path(path)
     return given if given.exists() or given.is_absolute() else data_root() / given
@@ -38,6 +54,14 @@ def not_found(name: str, root: Path, files: str) -> FileNotFoundError:
     return FileNotFoundError(
         f"{name} was not found: put {files} into {root}, or set LONGTAIL_DATA to the folder that holds it."
     )
+
+
+def published_file(name: str, root: Path, relative: str) -> Path:
+    """The file of a published set, packed or not."""
+    for path in (root / relative, root / f"{relative}.gz"):
+        if path.is_file():
+            return path
+    raise not_found(name, root, f"{relative} or {relative}.gz")
 
 
 def read_bytes(path: Path) -> bytes:

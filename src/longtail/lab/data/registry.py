@@ -2,73 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from longtail import datasets
 from longtail._core.suggestions import check_options, look_up
-from longtail.lab.data.dataset import Dataset, Split, long_tailed, sparse_indicator
+from longtail.lab.data.dataset import Dataset, long_tailed
 from longtail.lab.data.formats import arrays, image_annotations, image_files, sparse_text, text
-from longtail.lab.data.locate import data_root
-from longtail.lab.data.sets import builtin, cifar, digit_pairs, mnist
-from longtail.lab.data.sets.text import read_clinc150, read_reuters90
-from longtail.lab.data.sparse_rows import SparseRows
-from longtail.lab.training.recipe import DataRecipe
+from longtail.lab.data.sets import (
+    builtin,
+    cifar,
+    clinc150,
+    delicious,
+    digit_pairs,
+    mnist,
+    reuters90,
+    tiny_imagenet_lt,
+)
 
-__all__ = ["SOURCES", "PROFILES", "load_data"]
-
-
-def clinc150(root: str | None = None, max_words: int = 2) -> Dataset:
-    """CLINC-150 intents as TF-IDF of words and pairs of words."""
-    return text.tfidf_ngrams(read_clinc150(root), max_words=max_words)
-
-
-def reuters90(root: str | None = None, max_words: int = 1, max_features: int | None = None) -> Dataset:
-    """Reuters-90 news, one or more topics each, as TF-IDF of words and runs of words."""
-    return text.tfidf_ngrams(read_reuters90(root), max_features=max_features, max_words=max_words)
+__all__ = ["SOURCES", "PROFILES", "DataRecipe", "load_data"]
 
 
-def delicious(root: str | None = None) -> Dataset:
-    """Delicious, bookmarks with some of 983 tags each, as sparse features."""
-    train, test = sparse_text.read_delicious(root)
-    return _sparse_data("Delicious", train, test)
+@dataclass(frozen=True)
+class DataRecipe:
+    """What to train and test on."""
 
-
-def sparse_table(train: str, test: str) -> Dataset:
-    """Two files of the extreme-classification repository's text format: sparse features, several labels a sample."""
-    name = Path(train).name.partition(".")[0]
-    return _sparse_data(name, sparse_text.read_sparse_file(train), sparse_text.read_sparse_file(test))
-
-
-def _sparse_data(name: str, train: sparse_text.SparseSamples, test: sparse_text.SparseSamples) -> Dataset:
-    if train.labels.shape[1] != test.labels.shape[1]:
-        raise ValueError(
-            f"{name}: training and test files must have the same labels. "
-            f"Got {train.labels.shape[1]} and {test.labels.shape[1]}."
-        )
-    splits = [Split(SparseRows.from_scipy(part.features), sparse_indicator(part.labels)) for part in (train, test)]
-    return Dataset(name, splits[0], splits[1], tuple(str(label) for label in range(train.labels.shape[1])))
-
-
-def text_table(
-    train: str,
-    test: str | None = None,
-    text_column: str = "text",
-    label_column: str = "label",
-    max_words: int = 2,
-) -> Dataset:
-    """A CSV or Parquet table with a text column, as TF-IDF of words and runs of words."""
-    texts = text.read_text_table(train, test, text_column, label_column)
-    return text.tfidf_ngrams(texts, max_words=max_words)
-
-
-def tiny_imagenet_lt_features(root: str | None = None) -> Dataset:
-    """Features of Tiny-ImageNet-LT images from a network trained on ImageNet; long-tailed as published."""
-    path = data_root(root) / "tiny_imagenet_lt" / "features_pca256.npz"
-    return arrays.load_arrays(
-        path, train_inputs="f_train", train_labels="y_train", test_inputs="f_val", test_labels="y_val"
-    )
+    source: str
+    """A name in ``registry.SOURCES``."""
+    profile: str = "none"
+    """How to make it long-tailed: a name in ``registry.PROFILES``; "none" takes it as it is."""
+    ratio: float = 100.0
+    """Largest over smallest class count, for a profile."""
+    shuffle_classes: bool = False
+    """Whether a class's place in the profile is drawn at random; else class 0 is the most frequent."""
+    seed: int = 0
+    """Which samples a profile keeps, the same in all runs; a source that splits has a seed in its options."""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
@@ -83,21 +54,21 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "fashion_mnist": mnist.load_fashion_mnist,
         "multimnist": digit_pairs.load_multimnist,
         "arrays": arrays.load_arrays,
-        "tiny_imagenet_lt_features": tiny_imagenet_lt_features,
+        "tiny_imagenet_lt_features": tiny_imagenet_lt.load_tiny_imagenet_lt_features,
         "image_folder": image_files.load_image_folder,
         "image_lists": image_files.load_image_lists,
         "annotated_images": image_annotations.load_annotated_images,
-        "clinc150": clinc150,
-        "reuters90": reuters90,
-        "delicious": delicious,
-        "sparse_table": sparse_table,
-        "text_table": text_table,
+        "clinc150": clinc150.load_clinc150,
+        "reuters90": reuters90.load_reuters90,
+        "delicious": delicious.load_delicious,
+        "sparse_table": sparse_text.load_sparse_table,
+        "text_table": text.load_text_table,
     }
 )
 """Name -> a function that loads the data set; a recipe's [data.options] are its arguments."""
 
 
-PROFILES: Mapping[str, Callable[[int, int, float], Sequence[int]]] = MappingProxyType(
+PROFILES: Mapping[str, datasets.Profile] = MappingProxyType(
     {
         "exponential": datasets.exponential_counts,
         "step": datasets.step_counts,
@@ -115,8 +86,6 @@ def load_data(recipe: DataRecipe) -> Dataset:
     if recipe.profile == "none":
         return data
     profile = look_up(PROFILES, recipe.profile, "data.profile")
-    largest = int(data.prior.counts.min())  # every class of the source can give as many as its rarest one has
-    counts = profile(largest, data.num_classes, recipe.ratio)
-    if recipe.shuffle_classes:
-        counts = datasets.shuffled(counts, recipe.seed)
-    return long_tailed(data, counts, recipe.seed)
+    return long_tailed(
+        data, ratio=recipe.ratio, profile=profile, shuffle_classes=recipe.shuffle_classes, seed=recipe.seed
+    )

@@ -20,8 +20,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from longtail.estimators.extreme import ExtremeClassifier
-from longtail.lab.data.formats.sparse_text import read_delicious
-from longtail.lab.data.registry import tiny_imagenet_lt_features
+from longtail.lab.data.sets.delicious import read_delicious
+from longtail.lab.data.sets.tiny_imagenet_lt import load_tiny_imagenet_lt_features
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
@@ -91,7 +91,7 @@ def load_delicious(root: Path | None = None) -> Problem:
 
 def load_tiny_imagenet_lt(root: Path | None = None) -> Problem:
     """Features of Tiny-ImageNet-LT: one label per sample, and a test set with every label alike."""
-    data = tiny_imagenet_lt_features(None if root is None else str(root))
+    data = load_tiny_imagenet_lt_features(None if root is None else str(root))
     parts = []
     for split in (data.train, data.test):
         labels = split.labels.numpy()

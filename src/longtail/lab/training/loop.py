@@ -21,6 +21,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from longtail._core.files import replacing
+from longtail._core.random import epoch_seed
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.data.registry import load_data
@@ -164,9 +165,9 @@ def _train_one_epoch(
     batch_size = max(1, settings.batch_size // fabric.world_size)
     indices, num_indices = draw_indices(planned, data.train.labels, settings.seed, state.learner, batch_size)
     num_batches = -(-num_indices // batch_size)
-    epoch_seed = _epoch_seed(settings.seed, state.epoch, fabric.global_rank)
-    generator = torch.Generator().manual_seed(epoch_seed)
-    torch.manual_seed(epoch_seed)  # for dropout, and for losses that draw
+    seed = epoch_seed(settings.seed, state.epoch, fabric.global_rank)
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)  # for dropout, and for losses that draw
     batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
     state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
     for module in (state.loss, state.regularizer):
@@ -288,10 +289,6 @@ def _check_losses(losses: list[Tensor], epoch: int, step: int, rate: float) -> N
             "lower train.learning_rate or set train.clip_norm, in another folder or with --restart. "
             "What was saved before is kept."
         )
-
-
-def _epoch_seed(seed: int, epoch: int, rank: int) -> int:
-    return ((seed * 1_000_003 + epoch) * 1_000_003 + rank) % 2**64  # a seed may be a date
 
 
 def _is_measured(recipe: Recipe, epoch: int, num_epochs: int) -> bool:

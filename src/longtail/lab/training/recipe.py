@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from longtail._core.suggestions import suggest
+from longtail.lab.data.registry import DataRecipe
 
 __all__ = [
     "DataRecipe",
@@ -39,23 +40,6 @@ __all__ = [
 ]
 
 Options = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class DataRecipe:
-    """What to train and test on."""
-
-    source: str
-    """A name in ``sources.SOURCES``."""
-    profile: str = "none"
-    """How to make it long-tailed: a name in ``sources.PROFILES``; "none" takes it as it is."""
-    ratio: float = 100.0
-    """Largest over smallest class count, for a profile."""
-    shuffle_classes: bool = False
-    """Whether a class's place in the profile is drawn at random; else class 0 is the most frequent."""
-    seed: int = 0
-    """Which samples a profile keeps, the same in all runs; a source that splits has a seed in its options."""
-    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import GZIP_EXPANSION, PathLike, located
+from longtail.lab.data.locate import DAMAGES, GZIP_EXPANSION, PathLike, locate_path
 
 __all__ = ["load_arrays", "save_arrays"]
 
@@ -41,7 +40,7 @@ def load_arrays(
     Returns:
         The data set, named as the file.
     """
-    path = located(path)
+    path = locate_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Arrays were not found: there is no file {path}.")
     try:
@@ -49,7 +48,7 @@ def load_arrays(
             train = Split(_inputs(archive, path, train_inputs), _labels(archive, path, train_labels))
             test = Split(_inputs(archive, path, test_inputs), _labels(archive, path, test_labels))
             names = _class_names(archive, path, class_names, train.labels)
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except DAMAGES as error:
         raise ValueError(f"{path} must be a complete .npz file. Got: {error}.") from error
     return Dataset(path.stem, train, test, names)
 
@@ -58,13 +57,13 @@ def save_arrays(data: Dataset, file: BinaryIO) -> None:
     """Write inputs [N, ...] and class indices as the ``.npz`` that :func:`load_arrays` reads without more arguments.
 
     Args:
-        data: inputs in memory and one label a sample.
+        data: inputs in memory and one label per sample.
         file: where to write to, open for bytes.
     """
     arrays: dict[str, Any] = {"class_names": np.array(data.class_names, dtype=np.str_)}
     for part, split in (("train", data.train), ("test", data.test)):
         if not isinstance(split.inputs, Tensor) or split.labels.ndim != 1:
-            raise ValueError(f"{data.name}: only inputs in memory with one label a sample can be written.")
+            raise ValueError(f"{data.name}: only inputs in memory with one label per sample can be written.")
         arrays |= {f"{part}_images": split.inputs.numpy(), f"{part}_labels": split.labels.numpy()}
     np.savez_compressed(file, **arrays)
 
@@ -88,7 +87,8 @@ def _images(array: Tensor) -> Tensor:
 
 def _labels(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:
     array = _read(archive, path, key)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    is_whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool((array % 1 == 0).all()))
+    if not is_whole or array.ndim != 1:
         raise ValueError(f"{path}: {key} must be whole numbers [N]. Got {array.dtype} {array.shape}.")
     return torch.from_numpy(array.astype(np.int64))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from longtail.lab.data.locate import read_bytes
+
+from longtail.lab.data.locate import DAMAGES
 
 __all__ = [
     "SUFFIXES",
@@ -128,14 +129,21 @@ def _is_lossy(numbers: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an .npz by name; that of an .npy, which has none, by the empty name."""
     try:
-        # Mapping an .npy checks its size against the file before any memory is taken.
-        loaded = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, OSError, MemoryError, zipfile.BadZipFile) as error:
+        if path.suffix == ".npy":
+            # Mapping checks its size against the file before any memory is taken.
+            return {"": _to_common_type(np.lib.format.open_memmap(path, mode="r"))}
+        # np.load leaves a damaged file open, so it is not the one to open it.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: _to_common_type(arrays[name]) for name in arrays.files}
+    except (ValueError, OSError, MemoryError, *DAMAGES) as error:
         raise ValueError(f"{path}: this is no readable {path.suffix} file of plain arrays.") from error
+
+
+def _to_common_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in the byte order of this machine and at most 64 bits per number, which is all that others read."""
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def check_names(

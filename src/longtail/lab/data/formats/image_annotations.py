@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail.lab.data.dataset import Dataset, Split, indicator_of_pairs
 from longtail.lab.data.formats.image_files import ImageFiles
-from longtail.lab.data.locate import PathLike, located, read_bytes
+from longtail.lab.data.locate import PathLike, locate_path, read_bytes
 
 __all__ = ["ImageAnnotations", "load_annotated_images", "read_annotations"]
 
@@ -56,10 +56,10 @@ def read_annotations(path: PathLike) -> ImageAnnotations:
         Lin et al. (2014), "Microsoft COCO: common objects in context"; Gupta et al. (2019), "LVIS: a dataset for
         large vocabulary instance segmentation".
     """
-    path = located(path)
+    path = locate_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Annotations were not found: there is no file {path}.")
-    content = _parsed(path)
+    content = _parse_file(path)
     images = _by_id(content, "images", path)
     categories = dict(sorted(_by_id(content, "categories", path).items()))
     row_of = {image: row for row, image in enumerate(images)}
@@ -67,8 +67,8 @@ def read_annotations(path: PathLike) -> ImageAnnotations:
     rows, columns = [], []
     for number, annotation in enumerate(_records(content, "annotations", path)):
         where = f"{path}, annotations {number}"
-        rows.append(_known(annotation, "image_id", row_of, where))
-        columns.append(_known(annotation, "category_id", column_of, where))
+        rows.append(_find_place(annotation, "image_id", row_of, where))
+        columns.append(_find_place(annotation, "category_id", column_of, where))
     return ImageAnnotations(
         tuple(_file_name(image, f"{path}, image {key}") for key, image in images.items()),
         indicator_of_pairs(torch.tensor(rows), torch.tensor(columns), (len(images), len(categories))),
@@ -95,7 +95,7 @@ def load_annotated_images(
     parts = []
     for path, folder in ((train, train_images), (test, test_images)):
         found = read_annotations(path)
-        root = located(folder)
+        root = locate_path(folder)
         missing = next((name for name in found.file_names if not (root / name).is_file()), None)
         if missing is not None:
             raise FileNotFoundError(f"{path}: there is no image {root / missing}.")
@@ -106,7 +106,7 @@ def load_annotated_images(
     return Dataset(Path(train).name.partition(".")[0], parts[0][0], parts[1][0], parts[0][1])
 
 
-def _parsed(path: Path) -> Mapping[str, Any]:
+def _parse_file(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
@@ -137,7 +137,7 @@ def _by_id(content: Mapping[str, Any], key: str, path: Path) -> dict[int, Mappin
     return found
 
 
-def _known(annotation: Mapping[str, Any], key: str, places: Mapping[int, int], where: str) -> int:
+def _find_place(annotation: Mapping[str, Any], key: str, places: Mapping[int, int], where: str) -> int:
     value = annotation.get(key)
     if type(value) is not int or value not in places:
         raise ValueError(f"{where}: {key} must be an id that the file has. Got {value!r:.100}.")

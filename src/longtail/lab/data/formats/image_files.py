@@ -1,4 +1,4 @@
-"""Images in files: a folder a class, or list files with ``path label`` lines. Decoded batch by batch, with Pillow."""
+"""Images in files: one folder per class, or list files of ``path label`` lines. Decoded per batch, with Pillow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from longtail.datasets import stratified_holdout
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import PathLike, located
+from longtail.lab.data.locate import PathLike, locate_path
 
 __all__ = ["ImageFiles", "load_image_folder", "load_image_lists"]
 
@@ -61,15 +61,15 @@ def load_image_folder(path: PathLike, size: int, test_fraction: float = 0.2, see
     """A folder of images for each class, whose name is the folder's.
 
     Args:
-        path: a folder with ``train`` and ``test`` (or ``val``), in each of them one folder a class; or with one
-            folder a class right away, and then part of every class is held out to test on.
+        path: a folder with ``train`` and ``test`` (or ``val``), in each of them one folder per class; or with one
+            folder per class right away, and then part of every class is held out to test on.
         size: images become squares of this many pixels a side.
         test_fraction: share of each class to hold out where there is no test folder.
         seed: chooses what is held out.
     """
-    path = located(path)
+    path = locate_path(path)
     if not path.is_dir():
-        raise FileNotFoundError(f"Images were not found: put one folder a class, with its images, into {path}.")
+        raise FileNotFoundError(f"Images were not found: put one folder per class, with its images, into {path}.")
     if not (path / "train").is_dir():
         class_names = _subfolders(path)
         everything = _folder_split(path, class_names, size)
@@ -111,14 +111,14 @@ def load_image_lists(
         class_names: a name for every label; None: labels go up to the largest of the training list, and a class is
             named by its label.
     """
-    root = located(image_root)
+    root = locate_path(image_root)
     if not root.is_dir():
         raise FileNotFoundError(f"Images were not found: there is no folder {root}.")
     num_classes = None if class_names is None else len(class_names)
-    train = _list_split(located(train_list), root, size, num_classes)
+    train = _list_split(locate_path(train_list), root, size, num_classes)
     if class_names is None:
         class_names = [str(c) for c in range(int(train.labels.max()) + 1)]
-    test = _list_split(located(test_list), root, size, len(class_names))
+    test = _list_split(locate_path(test_list), root, size, len(class_names))
     return Dataset(Path(train_list).stem, train, test, tuple(class_names))
 
 
@@ -130,7 +130,7 @@ def _folder_split(folder: Path, class_names: Iterable[str], size: int) -> Split:
         paths.extend(members)
         labels.extend([label] * len(members))
     if not paths:
-        raise ValueError(f"{folder} must have one folder a class with images in it. Got no image.")
+        raise ValueError(f"{folder} must have one folder per class with images in it. Got no image.")
     return Split(ImageFiles(tuple(paths), size), torch.tensor(labels, dtype=torch.int64))
 
 
@@ -158,7 +158,7 @@ def _list_split(path: Path, root: Path, size: int, num_classes: int | None) -> S
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 image, label = _parse_line(line, f"{path}, line {number}", num_classes)
-                paths.append(_existing_image(root, image, f"{path}, line {number}"))
+                paths.append(_find_image(root, image, f"{path}, line {number}"))
                 labels.append(label)
     if not paths:
         raise ValueError(f"{path} must have lines 'path label'. Got none.")
@@ -175,7 +175,7 @@ def _parse_line(line: str, where: str, num_classes: int | None) -> tuple[str, in
     return image.strip(), int(label)
 
 
-def _existing_image(root: Path, image: str, where: str) -> str:
+def _find_image(root: Path, image: str, where: str) -> str:
     path = os.path.join(root, image)  # noqa: PTH118  (ten times faster than Path, for lists of 10^6 lines)
     if not os.path.isfile(path):  # noqa: PTH113
         raise FileNotFoundError(f"{where}: there is no image {path}.")

@@ -13,10 +13,18 @@ from torch import Tensor
 
 from longtail.datasets import stratified_holdout
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import PathLike, located
+from longtail.lab.data.locate import PathLike, locate_path
 from longtail.lab.data.sparse_rows import SparseRows
 
-__all__ = ["Texts", "hashed_ngrams", "tfidf_ngrams", "read_text_table", "label_codes", "parse_json"]
+__all__ = [
+    "Texts",
+    "hashed_ngrams",
+    "label_codes",
+    "load_text_table",
+    "parse_json",
+    "read_text_table",
+    "tfidf_ngrams",
+]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,7 +59,7 @@ def hashed_ngrams(texts: Texts, num_features: int = 2**18, max_words: int = 2) -
     from sklearn.feature_extraction.text import HashingVectorizer
 
     vectorizer = HashingVectorizer(n_features=num_features, ngram_range=(1, max_words))
-    return _counted(texts, vectorizer.transform(texts.train_texts), vectorizer.transform(texts.test_texts))
+    return _make_dataset(texts, vectorizer.transform(texts.train_texts), vectorizer.transform(texts.test_texts))
 
 
 def tfidf_ngrams(texts: Texts, max_features: int | None = None, max_words: int = 2) -> Dataset:
@@ -75,7 +83,18 @@ def tfidf_ngrams(texts: Texts, max_features: int | None = None, max_words: int =
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(max_features=max_features, ngram_range=(1, max_words))
-    return _counted(texts, vectorizer.fit_transform(texts.train_texts), vectorizer.transform(texts.test_texts))
+    return _make_dataset(texts, vectorizer.fit_transform(texts.train_texts), vectorizer.transform(texts.test_texts))
+
+
+def load_text_table(
+    train: str,
+    test: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    max_words: int = 2,
+) -> Dataset:
+    """A CSV or Parquet table with a text column, as TF-IDF of words and runs of words."""
+    return tfidf_ngrams(read_text_table(train, test, text_column, label_column), max_words=max_words)
 
 
 def read_text_table(
@@ -96,13 +115,13 @@ def read_text_table(
         test_fraction: share of each class to hold out where there is no test table.
         seed: chooses what is held out.
     """
-    train_texts, train_labels = _read_columns(located(train), text_column, label_column)
-    class_names = _sorted_names(train_labels)
+    train_texts, train_labels = _read_columns(locate_path(train), text_column, label_column)
+    class_names = _sort_names(train_labels)
     index = {name: c for c, name in enumerate(class_names)}
     labels = torch.tensor([index[label] for label in train_labels])
     name = Path(train).name.partition(".")[0]
     if test is not None:
-        test_texts, test_names = _read_columns(located(test), text_column, label_column)
+        test_texts, test_names = _read_columns(locate_path(test), text_column, label_column)
         test_labels = torch.tensor(label_codes(test_names, index, str(test)))
         return Texts(name, train_texts, labels, test_texts, test_labels, class_names)
     kept, held = stratified_holdout(labels, test_fraction, seed)
@@ -118,7 +137,7 @@ def read_text_table(
     )
 
 
-def _counted(texts: Texts, train: Any, test: Any) -> Dataset:
+def _make_dataset(texts: Texts, train: Any, test: Any) -> Dataset:
     return Dataset(
         texts.name,
         Split(SparseRows.from_scipy(train), texts.train_labels),
@@ -174,7 +193,7 @@ def _read_table(path: Path, text_column: str, label_column: str) -> Any:
     return table
 
 
-def _sorted_names(labels: Iterable[str]) -> tuple[str, ...]:
+def _sort_names(labels: Iterable[str]) -> tuple[str, ...]:
     """Class names in order: by value where all are whole numbers, else by letter."""
     names = set(labels)
     are_numbers = all(name.isascii() and name.isdigit() for name in names)

@@ -68,7 +68,7 @@ def moons(
 
 
 def digits(test_per_class: int = 50, seed: int = 0) -> Dataset:
-    """8 x 8 images of handwritten digits, 174 to 183 a class; ``long_tailed`` skews the training split.
+    """8 x 8 images of handwritten digits, 174 to 183 per class, to be made long-tailed.
 
     Args:
         test_per_class: images of each digit to test on; the others are for training.

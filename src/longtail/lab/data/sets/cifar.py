@@ -111,7 +111,7 @@ def _load(layout: _Layout, root: Path) -> Dataset:
 
 def _binary_split(layout: _Layout, folder: Path, names: tuple[str, ...]) -> Split:
     record = layout.label_bytes + _PIXELS
-    paths = [_existing(layout, folder / f"{name}.bin") for name in names]
+    paths = [_find_file(layout, folder / f"{name}.bin") for name in names]
     sizes = [path.stat().st_size for path in paths]
     for path, size in zip(paths, sizes, strict=True):
         if size == 0 or size % record or size != sizes[0] or size > _LARGEST_FILE:
@@ -126,9 +126,9 @@ def _binary_split(layout: _Layout, folder: Path, names: tuple[str, ...]) -> Spli
 def _python_split(layout: _Layout, folder: Path, names: tuple[str, ...]) -> Split:
     images, labels = [], []
     for name in names:
-        path = _existing(layout, folder / name)
+        path = _find_file(layout, folder / name)
         content = _read_dictionary(path)
-        images.append(_checked_images(path, content.get("data")))
+        images.append(_check_images(path, content.get("data")))
         labels.append(np.asarray(content.get(layout.python_labels)))
         if labels[-1].shape != (len(images[-1]),) or labels[-1].dtype.kind != "i":
             raise ValueError(f"{path} must have {layout.python_labels!r}, one whole number for each of its images.")
@@ -141,13 +141,13 @@ def _split(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[Any]) -> Split:
 
 
 def _binary_class_names(layout: _Layout, folder: Path) -> tuple[str, ...]:
-    text = _existing(layout, folder / layout.binary_names).read_text(encoding="utf-8")
+    text = _find_file(layout, folder / layout.binary_names).read_text(encoding="utf-8")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _python_class_names(layout: _Layout, folder: Path) -> tuple[str, ...]:
     file, key = layout.python_names
-    path = _existing(layout, folder / file)
+    path = _find_file(layout, folder / file)
     names = _read_dictionary(path).get(key)
     if not isinstance(names, list):
         raise ValueError(f"{path} must have {key!r}, a list of class names.")
@@ -166,7 +166,7 @@ def _read_dictionary(path: Path) -> dict[str, Any]:
     return {_text(key): value for key, value in content.items()}
 
 
-def _checked_images(path: Path, value: Any) -> npt.NDArray[np.uint8]:
+def _check_images(path: Path, value: Any) -> npt.NDArray[np.uint8]:
     if not isinstance(value, PlainArray) or len(value.shape) != 2 or value.shape[1] != _PIXELS:
         raise ValueError(f"{path} must have 'data', an array of bytes [N, {_PIXELS}].")
     try:
@@ -175,7 +175,7 @@ def _checked_images(path: Path, value: Any) -> npt.NDArray[np.uint8]:
         raise ValueError(f"{path} is damaged: {error}.") from error
 
 
-def _existing(layout: _Layout, path: Path) -> Path:
+def _find_file(layout: _Layout, path: Path) -> Path:
     if not path.is_file():
         raise not_found(layout.name, path.parent, f"its file {path.name}")
     return path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longtail.datasets import exponential_counts, subsample
-from longtail.lab.data.dataset import Dataset, Split
+from longtail.datasets import exponential_counts
+from longtail.lab.data.dataset import Dataset, Split, long_tailed
 from longtail.lab.data.locate import PathLike
 from longtail.lab.data.sets.builtin import digits
 from longtail.lab.data.sets.mnist import load_mnist
@@ -83,14 +83,13 @@ def pair_up(
         if value < least:
             raise ValueError(f"{name}: {setting} must be at least {least}. Got {value}.")
     generator = torch.Generator().manual_seed(seed)
-    counts = exponential_counts(_largest_count(data.prior.counts, ratio), data.num_classes, ratio)
-    kept = data.train.take(subsample(data.train.labels, counts, seed))
+    kept = long_tailed(data, ratio=ratio, num_max=_largest_count(data.prior.counts, ratio), seed=seed).train
     first = torch.arange(len(kept)).repeat(pairs_per_image)
     partner = torch.randint(len(kept) - 1, (len(first),), generator=generator)
     partner += partner >= first  # another image, never itself
-    train = _superimposed(kept, first, partner, data.num_classes, padding, max_shift, generator)
+    train = _superimpose(kept, first, partner, data.num_classes, padding, max_shift, generator)
     first, partner = _partners_of_other_classes(data.test.labels, data.num_classes, generator)
-    test = _superimposed(data.test, first, partner, data.num_classes, padding, max_shift, generator)
+    test = _superimpose(data.test, first, partner, data.num_classes, padding, max_shift, generator)
     return Dataset(name, train, test, data.class_names)
 
 
@@ -116,7 +115,7 @@ def _partners_of_other_classes(labels: Tensor, num_classes: int, generator: torc
     return torch.cat(firsts), torch.cat(partners)
 
 
-def _superimposed(
+def _superimpose(
     split: Split,
     first: Tensor,
     second: Tensor,
@@ -131,13 +130,13 @@ def _superimposed(
     images = None
     for chosen in (first, second):
         labels[torch.arange(len(chosen)), split.labels[chosen]] = True
-        layer = _padded_and_shifted(split.inputs, chosen, padding, max_shift, generator)
+        layer = _pad_and_shift(split.inputs, chosen, padding, max_shift, generator)
         images = layer if images is None else torch.maximum(images, layer)
     assert images is not None
     return Split(images, labels)
 
 
-def _padded_and_shifted(
+def _pad_and_shift(
     images: Tensor, chosen: Tensor, padding: int, max_shift: int, generator: torch.Generator
 ) -> Tensor:
     """The images at ``chosen`` on a larger dark ground, each moved at random; what leaves the ground is lost."""

@@ -1,22 +1,18 @@
-"""Samplers: how often they draw what, and that seeds, epochs, processes and resuming change nothing else."""
+"""What all samplers share: seeds, epochs, processes and resuming change nothing but the order."""
 
 import itertools
 import math
 import pickle
-from collections import Counter
 
 import numpy as np
 import pytest
-import scipy.sparse
-import scipy.stats
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from longtail._core.random import AliasTable
 from longtail.sampling import (
     ClassBalancedSampler,
+    ClassIndex,
+    EpochSampler,
     InstanceSampler,
     ProgressiveSampler,
     RepeatFactorSampler,
@@ -31,16 +27,34 @@ LABELS = torch.repeat_interleave(torch.tensor(COUNTS))[
     torch.randperm(100, generator=torch.Generator().manual_seed(3))
 ]
 PROBS = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.4])
-
 BUILDERS = {
     "instance": lambda **options: InstanceSampler(LABELS, **options),
     "class-balanced": lambda **options: ClassBalancedSampler(LABELS, **options),
     "square-root": lambda **options: SquareRootSampler(LABELS, **options),
-    "progressive": lambda **options: ProgressiveSampler(LABELS, num_epochs=3, **options),
+    "progressive": lambda **options: ProgressiveSampler(LABELS, epochs=3, **options),
     "target": lambda **options: TargetSampler(LABELS, PROBS, **options),
     "repeat-factor": lambda **options: RepeatFactorSampler(LABELS, threshold=0.3, **options),
     "undersampling": lambda **options: UndersamplingSampler(LABELS, per_class=7, **options),
 }
+CLASSES = {
+    "instance": InstanceSampler,
+    "class-balanced": ClassBalancedSampler,
+    "square-root": SquareRootSampler,
+    "progressive": ProgressiveSampler,
+    "target": TargetSampler,
+    "repeat-factor": RepeatFactorSampler,
+    "undersampling": UndersamplingSampler,
+}
+RECORDED = {
+    "instance": ([2, 30, 62, 66, 5, 32, 73, 63, 27, 77, 51, 45], 251439),
+    "class-balanced": ([86, 22, 20, 39, 68, 9, 74, 20, 90, 47, 3, 43], 248104),
+    "square-root": ([86, 22, 14, 39, 68, 9, 74, 0, 90, 40, 3, 75], 257951),
+    "progressive": ([86, 22, 20, 39, 68, 9, 74, 0, 90, 40, 3, 75], 256324),
+    "target": ([86, 68, 20, 39, 68, 39, 90, 20, 90, 40, 39, 75], 251612),
+    "repeat-factor": ([71, 55, 74, 58, 27, 92, 52, 20, 44, 59, 47, 49], 320304),
+    "undersampling": ([27, 21, 3, 20, 86, 55, 68, 90, 44, 74, 72, 5], 12914),
+}
+"""The first indices of epoch 2 with seed 5, and the sum of all of them times their places."""
 each_sampler = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())
 
 
@@ -49,170 +63,44 @@ def indices_of_epoch(sampler, epoch):
     return list(sampler)
 
 
-def assert_drawn_as(indices, expected_shares):
-    """The classes of the indices have these shares, by a chi-square test; a class of share 0 does not occur."""
-    observed = torch.bincount(LABELS[list(indices)], minlength=len(COUNTS)).numpy()
-    shares = np.asarray(expected_shares, dtype=float)
-    expected = len(indices) * shares / shares.sum()
-    assert not observed[expected == 0].any()
-    present = expected > 0
-    assert scipy.stats.chisquare(observed[present], expected[present]).pvalue > 1e-3
+@pytest.mark.parametrize("name", BUILDERS)
+def test_draws_are_those_that_earlier_runs_were_made_with(name):
+    indices = indices_of_epoch(BUILDERS[name](seed=5), 2)
+    first, checksum = RECORDED[name]
+    assert indices[: len(first)] == first
+    assert sum(place * index for place, index in enumerate(indices)) == checksum
 
 
-# The alias table
+@pytest.mark.parametrize("name", BUILDERS)
+def test_samplers_are_classes(name):
+    sampler = BUILDERS[name](seed=5)
+    assert type(sampler) is CLASSES[name]
+    assert isinstance(sampler, EpochSampler)
+    assert isinstance(sampler, Sampler)
+    again = pickle.loads(pickle.dumps(sampler))
+    assert type(again) is CLASSES[name]
+    assert list(again) == list(sampler)
 
 
-def implied_probs(table):
-    """What the buckets add up to for each category."""
-    implied = [0.0] * len(table)
-    for own, (threshold, alias) in enumerate(zip(table.threshold.tolist(), table.alias.tolist(), strict=True)):
-        assert 0 <= threshold <= 1
-        implied[own] += threshold / len(table)
-        implied[alias] += (1 - threshold) / len(table)
-    return np.array(implied)
+def test_a_sampler_says_what_it_is():
+    sampler = ProgressiveSampler([0, 1], epochs=3, seed=4, num_replicas=2, rank=1)
+    sampler.set_epoch(2)
+    assert repr(sampler) == "ProgressiveSampler(epochs=3, num_samples=2, seed=4, epoch=2, num_replicas=2, rank=1)"
+    assert repr(UndersamplingSampler([0, 0, 1], 1)).startswith("UndersamplingSampler(per_class=1, num_samples=2,")
+    assert repr(RepeatFactorSampler([0, 1], 0.5)).startswith("RepeatFactorSampler(threshold=0.5, num_samples=2,")
 
 
-positive = st.floats(1e-9, 1e9)
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.lists(st.one_of(st.just(0.0), positive, st.just(1.0)), min_size=1, max_size=60).filter(any))
-def test_the_alias_table_implies_the_probabilities_it_was_given(weights):
-    table = AliasTable(torch.tensor(weights, dtype=torch.float64))
-    wanted = np.array(weights) / math.fsum(weights)
-    np.testing.assert_allclose(implied_probs(table), wanted, rtol=0, atol=1e-12)
-    assert (implied_probs(table)[wanted == 0] == 0).all()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 1000])
-def test_equal_probabilities_stay_exactly_equal(size):
-    table = AliasTable(torch.full((size,), 1 / size))
-    np.testing.assert_allclose(implied_probs(table), np.full(size, 1 / size), rtol=1e-12)
-
-
-def test_a_zipf_table_is_exact_to_rounding():
-    probs = 1 / torch.arange(1, 5001, dtype=torch.float64)
-    np.testing.assert_allclose(implied_probs(AliasTable(probs)), (probs / probs.sum()).numpy(), rtol=1e-9, atol=1e-15)
-
-
-def test_draws_of_the_alias_table_have_its_frequencies():
-    probs = torch.tensor([0.5, 0.01, 0.0, 0.29, 0.2], dtype=torch.float64)
-    drawn = AliasTable(probs).draw([100, 1000], torch.Generator().manual_seed(0))
-    assert drawn.shape == (100, 1000)
-    assert drawn.dtype == torch.int64
-    observed = torch.bincount(drawn.flatten(), minlength=5).numpy()
-    assert observed[2] == 0
-    present = [0, 1, 3, 4]
-    assert scipy.stats.chisquare(observed[present], 1e5 * probs[present].numpy()).pvalue > 1e-3
-
-
-def test_ten_million_categories():
-    size = 10**7
-    table = AliasTable(1 / torch.arange(1, size + 1, dtype=torch.float64))
-    implied = table.threshold.clone().index_add_(0, table.alias, 1 - table.threshold) / size
-    wanted = 1 / (torch.arange(1, size + 1, dtype=torch.float64) * (math.log(size) + np.euler_gamma))
-    assert ((implied - wanted).abs() / wanted).max() < 1e-5  # the harmonic number is known to 1 / size
-    assert int(table.draw([1000], torch.Generator().manual_seed(0)).max()) > 10**5
-
-
-# Frequencies
-
-
-@pytest.mark.parametrize(
-    ("sampler", "shares"),
-    [
-        (ClassBalancedSampler(LABELS, 20_000, seed=1), [1, 1, 0, 1, 1]),
-        (SquareRootSampler(LABELS, 20_000, seed=1), np.sqrt(COUNTS)),
-        (TargetSampler(LABELS, PROBS, 20_000, seed=1), PROBS),
-        (TargetSampler(LABELS, torch.tensor([0, 0, 0, 6, 2]), 20_000, seed=1), [0, 0, 0, 3, 1]),
-    ],
-    ids=["class-balanced", "square-root", "target", "unnormalized"],
-)
-def test_classes_come_with_their_probabilities(sampler, shares):
-    assert_drawn_as(list(sampler), shares)
-
-
-@pytest.mark.parametrize("epoch", [0, 1, 2, 3, 9])
-def test_progressive_sampling_moves_from_instances_to_classes(epoch):
-    sampler = ProgressiveSampler(LABELS, num_epochs=3, num_samples=20_000, seed=1)
-    progress = min(1, epoch / 3)
-    shares = [(1 - progress) * count / 100 + progress * (count > 0) / 4 for count in COUNTS]
-    assert_drawn_as(indices_of_epoch(sampler, epoch), shares)
-
-
-def test_samples_of_a_class_come_equally_often():
-    drawn = Counter(ClassBalancedSampler(LABELS, 50_000, seed=2))
-    for label in (0, 1, 3, 4):
-        members = torch.nonzero(label == LABELS).flatten().tolist()
-        assert scipy.stats.chisquare([drawn[member] for member in members]).pvalue > 1e-3
-
-
-def test_instance_sampling_shows_everything_once():
-    first, second = InstanceSampler(LABELS), InstanceSampler(LABELS, seed=1)
-    assert sorted(first) == sorted(second) == list(range(100))
-
-
-def test_undersampling_takes_each_sample_of_a_class_equally_often():
-    sampler = UndersamplingSampler(LABELS, per_class=7)
-    assert len(sampler) == 7 + 7 + 7 + 5
-    seen = Counter()
-    for epoch in range(150):
-        indices = indices_of_epoch(sampler, epoch)
-        assert len(set(indices)) == len(indices)
-        assert torch.bincount(LABELS[indices], minlength=5).tolist() == [7, 7, 0, 7, 5]
-        seen.update(indices)
-    for label in (0, 1, 3):
-        members = torch.nonzero(label == LABELS).flatten().tolist()
-        assert scipy.stats.chisquare([seen[member] for member in members]).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("kind", [torch.from_numpy, np.asarray, scipy.sparse.csr_array])
-def test_undersampling_counts_a_sample_for_its_rarest_label(kind):
-    # 6 samples with label 0, 5 with label 1, 2 with label 2, of which one has all three; 3 samples without labels.
-    indicator = np.array([[1, 0, 0]] * 2 + [[1, 1, 0]] * 3 + [[0, 1, 0], [1, 1, 1], [0, 0, 1]] + [[0, 0, 0]] * 3)
-    sampler = UndersamplingSampler(kind(indicator), per_class=2)
-    for epoch in range(3):
-        indices = indices_of_epoch(sampler, epoch)
-        assert len(indices) == len(set(indices)) == 8
-        assert {6, 7} <= set(indices)
-        assert len(set(indices) & {2, 3, 4, 5}) == len(set(indices) & {8, 9, 10}) == 2
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.07, 0.3, 1.0])
-def test_repeat_factors_are_those_of_the_formula(threshold):
-    sampler = RepeatFactorSampler(LABELS, threshold)
-    factors = [max(1.0, math.sqrt(threshold / (COUNTS[label] / 100))) for label in LABELS.tolist()]
-    num_epochs = 100
-    seen = Counter()
-    for epoch in range(num_epochs):
-        copies = Counter(indices_of_epoch(sampler, epoch))
-        assert sum(copies.values()) == len(sampler)
-        assert all(copies[i] in (math.floor(f), math.ceil(f), math.floor(f) + 1) for i, f in enumerate(factors))
-        seen.update(copies)
-    assert 0 <= len(sampler) - sum(factors) < 1
-    scale = len(sampler) / sum(factors)
-    for index, factor in enumerate(factors):
-        # A rounded factor has a variance of at most 1/4: five standard errors of the mean.
-        assert abs(seen[index] / num_epochs - factor * scale) < 5 * 0.5 / math.sqrt(num_epochs)
-
-
-def test_repeat_factors_of_several_labels_are_the_largest_one():
-    indicator = np.zeros((100, 3), dtype=np.int64)
-    indicator[:90, 0] = 1
-    indicator[88:92, 1] = 1  # rate 0.04, factor 2 at threshold 0.16
-    indicator[90, 2] = 1  # rate 0.01, factor 4; samples 92 on have no label
-    expected = [4 if i == 90 else 2 if 88 <= i < 92 else 1 for i in range(100)]
-    for holder in (
-        indicator,
-        torch.from_numpy(indicator),
-        torch.from_numpy(indicator).to_sparse_coo(),
-        scipy.sparse.csr_matrix(indicator),
-    ):
-        copies = Counter(RepeatFactorSampler(holder, threshold=0.16))
-        assert [copies[index] for index in range(100)] == expected
-
-
-# Seeds, epochs, processes, resuming
+def test_samples_are_sorted_by_class_across_chunks():
+    labels = torch.randint(7, (2 * CHUNK_SIZE + 10,), generator=torch.Generator().manual_seed(0))
+    index = ClassIndex.of(labels)
+    assert torch.equal(index.order.long(), labels.argsort(stable=True))
+    assert index.order.dtype == torch.int32
+    shuffled = index.shuffle(torch.Generator().manual_seed(0))
+    assert torch.equal(labels[shuffled], labels[index.order])
+    assert torch.equal(shuffled.sort().values.long(), torch.arange(len(labels)))
+    assert labels[index.shuffle(torch.Generator().manual_seed(0), 5)].tolist() == [
+        c for c in range(7) for _ in range(5)
+    ]
 
 
 @each_sampler
@@ -347,9 +235,6 @@ def test_labels_may_be_what_a_prior_takes():
     assert sorted(set(RepeatFactorSampler(pairs))) == list(range(100))
 
 
-# Bad input
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -377,9 +262,7 @@ def test_labels_may_be_what_a_prior_takes():
         (lambda: TargetSampler([0, 1], torch.tensor([0.5, -0.5])), "at least 0. Got -0.5 for 1"),
         (lambda: TargetSampler([0, 1], torch.tensor([0.5, math.nan])), "finite .* Got nan for 1"),
         (lambda: TargetSampler([0, 1], torch.tensor([0.0, 0.0])), "must not all be 0"),
-        (lambda: AliasTable(torch.ones(2, 2)), r"must be a vector .* Got shape \(2, 2\)"),
-        (lambda: AliasTable(torch.ones(0)), r"must be a vector .* Got shape \(0,\)"),
-        (lambda: ProgressiveSampler([0, 1], num_epochs=0), "num_epochs must be a whole number of at least 1"),
+        (lambda: ProgressiveSampler([0, 1], epochs=0), "epochs must be a whole number of at least 1"),
         (lambda: RepeatFactorSampler([0, 1], threshold=-1), "threshold must be a finite number >= 0. Got -1"),
         (lambda: UndersamplingSampler([0, 1], per_class=0), "per_class must be a whole number of at least 1"),
     ],

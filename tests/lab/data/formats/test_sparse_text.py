@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from longtail.lab.data.formats import sparse_text
-from longtail.lab.data.formats.sparse_text import SparseSamples, one_per_positive, read_delicious, read_sparse_file
+from longtail.lab.data.formats.sparse_text import SparseSamples, one_per_positive, read_sparse_file
 
 
 def written(folder: Path, content: str) -> Path:
@@ -168,7 +168,7 @@ def test_cache_is_used_until_the_file_changes(tmp_path: Path, monkeypatch: pytes
     path, cache = written(tmp_path, "1 4 2\n0 1:2\n"), tmp_path / "made" / "cache"
     first = read_sparse_file(path, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(sparse_text, "_parsed", lambda path: pytest.fail("the file was read again"))
+        patch.setattr(sparse_text, "_parse_file", lambda path: pytest.fail("the file was read again"))
         again = read_sparse_file(path, cache)
     for name in ("features", "labels"):
         np.testing.assert_array_equal(getattr(again, name).toarray(), getattr(first, name).toarray())
@@ -205,14 +205,3 @@ def test_one_example_for_each_positive() -> None:
 def test_features_and_labels_have_one_length() -> None:
     with pytest.raises(ValueError, match=r"must have one length\. Got 2 and 3"):
         SparseSamples(csr_array((2, 4)), csr_array((3, 4)))
-
-
-def test_delicious_is_found_or_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"Delicious was not found: put delicious/train\.txt"):
-        read_delicious(tmp_path)
-    (tmp_path / "delicious").mkdir()
-    written(tmp_path / "delicious", "1 4 2\n0 1:2\n").rename(tmp_path / "delicious" / "train.txt")
-    packed = gzip.compress(b"2 4 2\n0 1:2\n1\n")
-    (tmp_path / "delicious" / "test.txt.gz").write_bytes(packed)
-    train, test = read_delicious(tmp_path, tmp_path / "cache")
-    assert (len(train), len(test)) == (1, 2)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from longtail.lab.data.locate import PathLike, data_root, not_found
+from longtail.lab.data.locate import DAMAGES, PathLike
 
-__all__ = ["Interactions", "read_gowalla", "read_interactions"]
+__all__ = ["Interactions", "read_interactions"]
 
 
 class Interactions(NamedTuple):
@@ -45,32 +43,13 @@ def read_interactions(path: PathLike) -> Interactions:
             f"{file} must have the arrays n_items, train_indptr, train_items, test_indptr and test_items. "
             f"Missing: {error.args[0]}"
         ) from error
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, TypeError, *DAMAGES) as error:
         raise ValueError(f"{file} must be an .npz of users' items. Got: {error}") from error
     if train.shape != test.shape:
         raise ValueError(
             f"{file} must have as many users to train on as to test. Got {train.shape[0]} and {test.shape[0]}."
         )
     return Interactions(train, test)
-
-
-def read_gowalla(root: PathLike | None = None) -> Interactions:
-    """Gowalla: 29,858 users' check-ins at 40,981 places, as split by the authors of LightGCN.
-
-    Args:
-        root: folder with ``gowalla/gowalla.npz``; None is the variable LONGTAIL_DATA.
-
-    Returns:
-        810,128 pairs to train on and 217,242 to test on.
-
-    Reference:
-        Cho et al. (2011), "Friendship and mobility"; He et al. (2020), "LightGCN", section 4.1, for the split.
-    """
-    folder = data_root(root)
-    path = folder / "gowalla" / "gowalla.npz"
-    if not path.is_file():
-        raise not_found("Gowalla", folder, "gowalla/gowalla.npz")
-    return read_interactions(path)
 
 
 def _matrix(arrays: Any, part: str, num_items: int) -> Any:
