@@ -52,7 +52,7 @@ def test_targets_of_several_labels_are_zeros_and_ones(is_sparse):
     assert torch.equal(split.targets(indices), wanted.float())
     assert torch.equal(split.take(indices).take(torch.tensor([1, 0])).labels.to_dense(), wanted[[1, 0]])
     data = Dataset("example", split, split, tuple("abcde"))
-    assert data.has_several_labels
+    assert data.is_multilabel
     assert data.prior.counts.tolist() == matrix.sum(0).tolist()
     assert data.prior.num_samples == 12
 

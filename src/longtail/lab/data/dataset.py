@@ -168,7 +168,7 @@ def long_tailed(
         shuffle_classes: whether a class's place in the profile is drawn at random.
         seed: chooses the samples.
     """
-    if dataset.has_several_labels:
+    if dataset.is_multilabel:
         raise ValueError(f"long_tailed: needs one label per sample. {dataset.name} has several.")
     missing = torch.nonzero(dataset.prior.counts == 0).flatten()
     if len(missing):

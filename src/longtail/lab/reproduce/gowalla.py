@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.lab.data.formats.sparse_text import one_per_positive
-from longtail.lab.data.sets.interactions import read_gowalla
+from longtail.lab.data.sets.gowalla import read_gowalla
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files

@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from longtail.lab.data.locate import read_bytes
-
-from longtail.lab.data.locate import DAMAGES
+from longtail.lab.data.locate import DAMAGES, read_bytes
 
 __all__ = [
     "SUFFIXES",
