@@ -247,11 +247,10 @@ def usage(method: Method) -> str:
     """Code that makes the method's loss, or applies it to a trained model."""
     options = "".join(f", {name}={default!r}" for name, default in method.options.items())
     prior = f"prior = ClassPrior.from_counts({list(EXAMPLE_COUNTS)})"
-    for part, keyword in (("margins", ""), ("weights", "class_weights=")):
-        builder = getattr(method, part)
-        if builder is not None:
-            call = f"loss = MarginCrossEntropy({keyword}{part}.{builder.__name__}(prior{options}))"
-            return f"from longtail import ClassPrior, MarginCrossEntropy, {part}\n\n{prior}\n{call}"
+    if method.family in ("margin", "weight"):
+        part, keyword = ("margins", "") if method.family == "margin" else ("weights", "class_weights=")
+        call = f"loss = MarginCrossEntropy({keyword}{part}.{method.card.__name__}(prior{options}))"
+        return f"from longtail import ClassPrior, MarginCrossEntropy, {part}\n\n{prior}\n{call}"
     plan = method.plan(ClassPrior.from_counts(EXAMPLE_COUNTS))
     if method.is_posthoc:
         what, shape = ("logits", "8, 3") if plan.adjust_logits is not None else ("weight", "3, 16")

@@ -476,7 +476,11 @@ class TestMaskedLoss:
             loss.end_epoch()
             return losses
 
-        build = partial(get_method("partial_label_masking").loss, prior, rate=0.3, initial="mean")
+        plan = partial(get_method("partial_label_masking").plan, prior, rate=0.3, initial="mean")
+
+        def build(**options):
+            return plan(**options).loss
+
         loss = build()
         first = epoch(loss)
         state = copy.deepcopy(loss.state_dict())

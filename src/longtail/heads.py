@@ -31,7 +31,7 @@ def cosine_logits(x: Tensor, linear_weight: Tensor, scale: float = 30.0) -> Tens
         ``max_scaled_adaptive``, whose margins are meant for cosines.
     Avoid when:
         The length of an embedding means something, such as how sure the model is.
-    Equals:
+    Special cases:
         A linear head without bias, where embeddings and class vectors have length 1 and scale is 1.
 
     >>> cosine_logits(torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]]), scale=10.0).tolist()
@@ -121,7 +121,7 @@ def linear_form(head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Embeddings [N, D] and class vectors [C, D] whose inner products, with the head's bias, are its logits.
 
     >>> linear_form(CosineLinear(4, 3, scale=2.0), torch.ones(1, 4))[0].norm().round()
-    tensor(2., grad_fn=<RoundBackward0>)
+    tensor(2.)
     """
     if isinstance(head, CosineLinear):
         return head.scale * unit_vectors(x), unit_vectors(head.weight)

@@ -106,7 +106,7 @@ def none(prior: ClassPrior) -> Margins:
         as stage one of a two-stage method, or before a post-hoc adjustment.
     Avoid when:
         Rare classes matter: the learned logits carry log pi of the training data.
-    Equals:
+    Special cases:
         ``logit_adjusted`` with tau = 0; the zero of margin addition.
 
     >>> none(ClassPrior.from_counts([3, 1])).dense().tolist()
@@ -133,7 +133,7 @@ def logit_adjusted(prior: ClassPrior, tau: float = 1.0) -> Margins:
         You train and want balanced accuracy. The first method to try.
     Avoid when:
         You adjust the model's logits post hoc as well: that would correct twice.
-    Equals:
+    Special cases:
         Cross-entropy at tau = 0; ``two_temperature`` with equal temperatures. For a linear model it learns what
         post-hoc adjustment of plain cross-entropy gives.
 
@@ -164,7 +164,7 @@ def adaptive(prior: ClassPrior, scale: float = 1.0) -> Margins:
     Avoid when:
         Classes overlap: it is not consistent for the balanced error. With cosine logits use
         ``max_scaled_adaptive``.
-    Equals:
+    Special cases:
         Cross-entropy at scale = 0.
 
     >>> adaptive(ClassPrior.from_counts([15, 1])).positive[1].item()
@@ -195,7 +195,7 @@ def max_scaled_adaptive(prior: ClassPrior, largest: float = 0.5, logit_scale: fl
         The head is a cosine head (normalized weights and embeddings), as in LDAM.
     Avoid when:
         Logits are unbounded inner products: use ``adaptive``.
-    Equals:
+    Special cases:
         ``adaptive`` with scale = logit_scale * largest * pi_min^(1/4).
 
     >>> max_scaled_adaptive(ClassPrior.from_counts([16, 1])).positive.tolist()
@@ -225,7 +225,7 @@ def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
     Avoid when:
         You want balanced error: it ignores the frequency of the positive, and is not consistent. With many classes
         F(pi) is small, and gradients with it: raise the learning rate, or take tau = 0.5.
-    Equals:
+    Special cases:
         Cross-entropy at tau = 0; ``two_temperature`` with positive_tau = 0.
 
     >>> equalized(ClassPrior.from_counts([1, 1])).negative.exp().tolist()
@@ -253,7 +253,7 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
         Very many classes whose rare ones drown in negative gradient (detection, segmentation).
     Avoid when:
         Classes are few, or frequencies have no natural threshold.
-    Equals:
+    Special cases:
         Cross-entropy at keep = 1 or threshold = 0.
 
     >>> threshold_equalized(ClassPrior.from_counts([999, 1]), threshold=0.01, keep=0.5).negative.exp().tolist()
@@ -289,7 +289,7 @@ def two_temperature(prior: ClassPrior, positive_tau: float = 1.0, negative_tau: 
         Tuning between logit adjustment and the equalized margin.
     Avoid when:
         There is no holdout to tune on.
-    Equals:
+    Special cases:
         ``logit_adjusted`` when both are equal; ``equalized`` at positive_tau = 0.
 
     >>> prior = ClassPrior.from_counts([9, 1])
@@ -324,7 +324,7 @@ def logit_adjusted_adaptive(prior: ClassPrior, tau: float = 1.0, scale: float = 
         Very many classes (it is the paper's best on iNaturalist), or a holdout says so.
     Avoid when:
         Probabilities are needed: the extra margin is not consistent.
-    Equals:
+    Special cases:
         ``logit_adjusted`` at scale = 0; ``adaptive`` at tau = 0.
 
     >>> prior = ClassPrior.from_counts([15, 1])

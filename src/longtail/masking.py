@@ -215,7 +215,7 @@ class PartialLabelMasking(nn.Module):
     Avoid when:
         Only the ranking of scores matters, or thresholds are tuned for each class on a holdout, which does the
         same without training; and where probabilities must be those of the data.
-    Equals:
+    Special cases:
         The plain loss, with rate = 0 and initial = "data".
 
     >>> prior = ClassPrior.from_indicator(torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]]))
@@ -350,6 +350,7 @@ class MaskedLoss(nn.Module):
     >>> loss(torch.zeros(4, 2), torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]])).exp().round()
     tensor(4.)
     >>> loss.end_epoch()
+    {'positive_ratios': [3.0, 0.333333]}
     >>> loss.masking.ratio_history.shape
     torch.Size([2, 2])
 

@@ -124,7 +124,7 @@ class ClassPrior:
 
     @property
     def rates(self) -> Tensor:
-        """[C] float64, the share of samples that carry each label. Equals ``probs`` for one label a sample."""
+        """[C] float64, the share of samples that carry each label. The same as ``probs`` for one label per sample."""
         pseudo_samples = self.pseudocount * self.num_classes
         return torch.from_numpy(self._smoothed_counts() / (self.num_samples + pseudo_samples))
 

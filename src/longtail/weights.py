@@ -28,7 +28,7 @@ def balanced(prior: ClassPrior) -> Tensor:
         Classes overlap, and the model is small enough not to fit every training sample.
     Avoid when:
         The model can fit the training data: weights then hardly move its decisions. Use a margin.
-    Equals:
+    Special cases:
         ``power`` with exponent 1; ``effective_number`` as beta tends to 1.
 
     >>> [round(w, 3) for w in balanced(ClassPrior.from_counts([9, 1])).tolist()]
@@ -61,7 +61,7 @@ def power(prior: ClassPrior, exponent: float = 0.5) -> Tensor:
         the pair is consistent (exponent = 1 - tau).
     Avoid when:
         The model can fit the training data.
-    Equals:
+    Special cases:
         ``balanced`` with exponent 1.
 
     >>> [round(w, 3) for w in power(ClassPrior.from_counts([9, 1]), exponent=0.5).tolist()]
@@ -93,7 +93,7 @@ def effective_number(prior: ClassPrior, beta: float = 0.9999) -> Tensor:
         Deferred re-weighting (the second part of training), as LDAM-DRW does.
     Avoid when:
         Used from the first step on with a large model.
-    Equals:
+    Special cases:
         No weighting at beta = 0; proportional to ``balanced`` as beta tends to 1.
 
     >>> effective_number(ClassPrior.from_counts([100, 1]), beta=0.0).tolist()

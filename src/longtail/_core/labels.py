@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 __all__ = [
@@ -126,6 +125,8 @@ def _check_zero_one(values: npt.NDArray[Any]) -> None:
 
 def indicator_rows(indicator: Any, name: str) -> Any:
     """[N, C] CSR of bool, without stored zeros, from a 0/1 matrix of NumPy or SciPy; messages call it ``name``."""
+    from scipy.sparse import csr_array  # takes as long to load as the rest of the library
+
     matrix = csr_array(indicator, copy=True) if hasattr(indicator, "tocsr") else np.asarray(indicator)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise ValueError(f"{name} must be [N, C] of 0 and 1. Got {matrix.dtype} {matrix.shape}.")

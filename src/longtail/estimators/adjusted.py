@@ -97,7 +97,7 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
     Avoid when:
         The classifier has its correction already (``class_weight="balanced"``, resampling): that would correct twice,
         for the prior of y is not the one it learned. Scores are votes of pairs, as those of ``SVC``, and no logits.
-    Equals:
+    Special cases:
         The classifier itself at tau = 0 or target = "train".
 
     >>> from sklearn.datasets import make_classification

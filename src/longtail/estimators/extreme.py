@@ -99,7 +99,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     Avoid when:
         Labels are a few dozen, or each sample has many features that interact: use a network of your own with
         ``longtail.negatives.SampledLinear``.
-    Equals:
+    Special cases:
         Multinomial logistic regression for one label per sample, with the identity as ``activation`` and hidden_size
         at least the number of features.
 

@@ -70,7 +70,7 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         F1 or precision of every label counts, and 0.5 suits few of them, as with rare labels.
     Avoid when:
         Every sample has exactly one label: use ``LogitAdjustedClassifier``.
-    Equals:
+    Special cases:
         For a vector y, scikit-learn's ``TunedThresholdClassifierCV`` with all thresholds instead of a grid.
 
     >>> from sklearn.datasets import make_multilabel_classification

@@ -38,7 +38,7 @@ def dro_lt(embeddings: Tensor, target: Tensor, margin: Tensor, centroids: Tensor
         The rival of ``elm`` is wanted for a comparison.
     Avoid when:
         Compact classes are the aim: a sample is also pushed behind the others of its own class.
-    Equals:
+    Special cases:
         A softmax over the batch's samples for each centroid, at margin 0.
 
     >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1])
@@ -88,7 +88,7 @@ def center(embeddings: Tensor, target: Tensor, centroids: Tensor) -> Tensor:
         Compact classes are wanted at the least cost, and all of them have many samples.
     Avoid when:
         Labels are imbalanced: frequent classes have most of the say, and there is no margin to give rare ones more.
-    Equals:
+    Special cases:
         The sum of a class's coordinate variances, on average, for centroids that are its mean.
 
     >>> center(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), centroids=torch.zeros(2, 2))

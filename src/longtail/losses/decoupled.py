@@ -36,7 +36,7 @@ def decoupled_logistic(
         Labels are scored independently, as in retrieval; sampled negatives then estimate it without bias.
     Avoid when:
         Exactly one label is right and C is moderate: softmax cross-entropy is better there.
-    Equals:
+    Special cases:
         Binary cross-entropy summed over classes, with no margins.
 
     >>> round(decoupled_logistic(torch.zeros(1, 3), torch.tensor([0])).item() / 3, 4)
@@ -69,7 +69,7 @@ def decoupled_hinge(
         A support-vector flavor is wanted: samples beyond the margin have no gradient.
     Avoid when:
         Probabilities are needed.
-    Equals:
+    Special cases:
         The one-against-the-rest linear SVM's loss, with no margins.
 
     >>> decoupled_hinge(torch.tensor([[2.0, -2.0]]), torch.tensor([0])).item()
@@ -102,7 +102,7 @@ def cosine_contrastive(
         Embeddings are searched by cosine.
     Avoid when:
         Balanced accuracy is the aim; the papers find softmax cross-entropy better on tails.
-    Equals:
+    Special cases:
         The paper's contrastive baseline, with no margins.
 
     >>> cosine_contrastive(torch.tensor([[1.0, -0.5]]), torch.tensor([0])).item()

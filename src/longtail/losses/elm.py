@@ -56,7 +56,7 @@ def count_margin(prior: ClassPrior, scale: float = 1.0, exponent: float = 0.5) -
     Returns:
         [C] float64.
 
-    Equals:
+    Special cases:
         ``probability_margin`` with the scale times (number of samples)^exponent.
 
     >>> count_margin(ClassPrior.from_counts([100, 25])).tolist()
@@ -99,7 +99,7 @@ def pull(
     Avoid when:
         It is the only term: embeddings in one point have the smallest value. Where most classes have one sample in a
         batch, give it a ``memory``.
-    Equals:
+    Special cases:
         ``center`` around the batch's class means, doubled and shifted, is a lower bound (Proposition 1).
 
     >>> x, y = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([0, 0, 1])

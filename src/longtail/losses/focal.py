@@ -41,7 +41,7 @@ def focal_loss(
         Easy samples dominate the gradient.
     Avoid when:
         Calibrated probabilities or balanced error are the aim: by itself it does not correct the prior.
-    Equals:
+    Special cases:
         ``margin_cross_entropy`` at gamma = 0.
 
     >>> focal_loss(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0).item() / 0.5

@@ -100,7 +100,7 @@ class CrossBatchMemory(EmbeddingLoss):
     Avoid when:
         Embeddings move fast, as at the start of training or at a large learning rate: remembered ones are then out of
         date. For ``pull`` alone, ``Pull`` with ``memory_size`` keeps as many of a rare class as of a frequent one.
-    Equals:
+    Special cases:
         The mean of the loss over the batch, while the memory is empty.
 
     >>> from functools import partial

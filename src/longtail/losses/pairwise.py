@@ -52,7 +52,7 @@ def spread_out(embeddings: Tensor) -> Tensor:
         Embeddings crowd in one corner of the sphere, as in retrieval with few samples per class.
     Avoid when:
         Compact classes are the aim: pairs of the same class are pushed apart as well.
-    Equals:
+    Special cases:
         0, nearly, for directions drawn at random.
 
     >>> spread_out(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -99,7 +99,7 @@ def range_loss(embeddings: Tensor, target: Tensor, margin: float = 1.0) -> Tenso
         Means of classes fall together.
     Avoid when:
         There are many classes: only the nearest pair has a gradient.
-    Equals:
+    Special cases:
         0 once all means of a batch are sqrt(gamma) apart.
 
     >>> range_loss(torch.tensor([[0.0], [0.5], [3.0]]), torch.tensor([0, 1, 2]))
@@ -151,7 +151,7 @@ def supervised_contrastive(
         Batches are large and embeddings are compared by cosine.
     Avoid when:
         Labels are imbalanced: a rare class seldom has partners, and no margin makes up for it.
-    Equals:
+    Special cases:
         The cross-entropy of picking the one partner, where a class has two samples in the batch.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1])
@@ -196,7 +196,7 @@ def triplet(embeddings: Tensor, target: Tensor, margin: float = 1.0, num_anchors
         Embeddings are searched by inner product.
     Avoid when:
         Labels are imbalanced: the margin knows nothing of it.
-    Equals:
+    Special cases:
         gamma, where all embeddings are the same.
 
     >>> triplet(torch.tensor([[1.0], [2.0], [-1.0]]), torch.tensor([0, 0, 1]), margin=4.0)
@@ -241,7 +241,7 @@ def hybrid(logits: Tensor, target: Tensor) -> Tensor:
         The rival of ``elm`` is wanted for a comparison, or scores of one class are to rank samples.
     Avoid when:
         Balanced error is the aim: it changes what the logits converge to, whatever margins the other term has.
-    Equals:
+    Special cases:
         Cross-entropy over the samples of a batch in place of over the classes.
 
     >>> hybrid(torch.zeros(3, 2), torch.tensor([0, 1, 1])).exp().round()

@@ -49,7 +49,7 @@ def multilabel_margin_cross_entropy(
         Labels are ranked, as in retrieval and extreme classification, and precision or recall at k counts.
     Avoid when:
         Each label needs a probability of its own: ``binary_cross_entropy`` says yes or no for every label.
-    Equals:
+    Special cases:
         ``margin_cross_entropy``, for one label per sample.
 
     >>> logits, samples, labels = torch.zeros(2, 4), torch.tensor([0, 0, 1]), torch.tensor([1, 3, 0])

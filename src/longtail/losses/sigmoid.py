@@ -81,7 +81,7 @@ def balanced_sigmoid(
         then use the logits without offsets.
     Avoid when:
         Probabilities under the training distribution are needed.
-    Equals:
+    Special cases:
         Binary cross-entropy summed over classes, for a uniform prior of one label per sample.
 
     >>> offsets = sigmoid_offsets(ClassPrior.from_counts([90, 10]))
@@ -157,7 +157,7 @@ def binary_cross_entropy(
         A sample may have several labels, or none, and probabilities should be those of the data.
     Avoid when:
         Rare labels matter and predictions are made at 0.5: nearly all of what it sees of them are negatives.
-    Equals:
+    Special cases:
         ``binary_focal_loss`` at gamma = 0; ``decoupled_logistic`` for one label per sample.
 
     >>> binary_cross_entropy(torch.zeros(1, 3), torch.tensor([[1, 0, 1]])).exp().round()
@@ -201,7 +201,7 @@ def binary_focal_loss(
         Easy negatives outnumber everything else, as in detection.
     Avoid when:
         Probabilities must be calibrated, or rare labels must be predicted at 0.5.
-    Equals:
+    Special cases:
         ``binary_cross_entropy`` at gamma = 0; ``asymmetric_loss`` with equal gammas and no shift.
 
     >>> binary_focal_loss(torch.zeros(1, 2), torch.tensor([[1, 0]]), gamma=1.0).item() / 0.5
@@ -252,7 +252,7 @@ def asymmetric_loss(
         Samples have few of many labels, and mean average precision counts.
     Avoid when:
         Probabilities are needed: they are far too high, and 0.5 is no natural threshold.
-    Equals:
+    Special cases:
         ``binary_focal_loss`` with equal gammas and shift = 0; ``binary_cross_entropy`` with both 0 as well.
 
     >>> asymmetric_loss(torch.tensor([[0.0, -4.0]]), torch.tensor([[1, 0]])).exp().round()
@@ -318,7 +318,7 @@ def distribution_balanced_loss(
         Samples are drawn class by class (``RepeatFactorSampler``, class-aware sampling), and labels occur together.
     Avoid when:
         Labels hardly occur together, or 0.5 must mean something.
-    Equals:
+    Special cases:
         ``binary_cross_entropy`` with weights 1, at floor = 0.5, slope = 0, bias_scale = 0 and negative_scale = 1.
 
     >>> logits, target, rates = torch.zeros(1, 2), torch.tensor([[1, 0]]), torch.tensor([0.5, 0.5])

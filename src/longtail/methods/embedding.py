@@ -55,7 +55,7 @@ def elm(
     Avoid when:
         There is no encoder to train: on fixed features the pull has nothing to move. Where batches hold one sample of
         most classes, the pull is 0 without ``memory_size``.
-    Equals:
+    Special cases:
         ``logit_adjusted`` at strength = 0.
 
     >>> (phase,) = elm(ClassPrior.from_counts([90, 10])).phases

@@ -44,7 +44,7 @@ def balanced_meta_softmax(
         ``retrained_balanced_softmax`` sees too few rare samples, and class-balanced sampling on top of it too many.
     Avoid when:
         Stage two is a few steps: the rates need some hundred to move. It needs SGD, which takes linear steps.
-    Equals:
+    Special cases:
         ``retrained_balanced_softmax``, but drawing with replacement, as rate_learning_rate tends to 0.
 
     >>> [phase.learner is None for phase in balanced_meta_softmax(ClassPrior.from_counts([9, 1])).phases]
@@ -90,7 +90,7 @@ def meta_reweighted(
         Samples can't be drawn by class, as in a stream, so that ``balanced_meta_softmax`` can't be used.
     Avoid when:
         They can: drawing rare samples more often has less variance than large weights on few of them.
-    Equals:
+    Special cases:
         ``retrained_balanced_softmax`` as weight_learning_rate tends to 0.
 
     >>> [phase.learner is None for phase in meta_reweighted(ClassPrior.from_counts([9, 1])).phases]

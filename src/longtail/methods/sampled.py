@@ -67,7 +67,7 @@ def sampled_softmax(
         Labels are 10^4 or more; or the trade-off between frequent and rare labels that sampling makes is to be seen.
     Avoid when:
         Labels are some thousand: ``cross_entropy`` or ``logit_adjusted`` are exact, and as fast.
-    Equals:
+    Special cases:
         ``cross_entropy`` with importance weighting, and ``logit_adjusted`` with tail weighting, as m grows.
 
     >>> plan = sampled_softmax(ClassPrior.from_counts([90, 9, 1]), weighting="tail", num_negatives=2)

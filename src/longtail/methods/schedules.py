@@ -48,7 +48,7 @@ def deferred_reweighting(prior: ClassPrior, scale: float = 1.0, beta: float = 0.
         Weights from the first step on hurt the features, as they do with large models.
     Avoid when:
         Training is too short for two parts.
-    Equals:
+    Special cases:
         ``adaptive`` as start tends to 1.
 
     >>> [phase.share for phase in deferred_reweighting(ClassPrior.from_counts([9, 1])).phases]
@@ -83,7 +83,7 @@ def ldam_drw(
         The published LDAM-DRW is to be compared with, or embeddings are searched by cosine.
     Avoid when:
         Training is too short for two parts.
-    Equals:
+    Special cases:
         ``max_scaled_adaptive`` on a cosine head as start tends to 1.
 
     >>> plan = ldam_drw(ClassPrior.from_counts([9, 1]))
@@ -127,7 +127,7 @@ def deferred_resampling(prior: ClassPrior, start: float = 0.8) -> Plan:
         Class-balanced sampling from the first step on would overfit the rare classes.
     Avoid when:
         Rare classes have so few samples that even a short balanced part repeats each many times.
-    Equals:
+    Special cases:
         ``class_balanced_sampling`` as start tends to 0.
 
     >>> [phase.share for phase in deferred_resampling(ClassPrior.from_counts([9, 1]), start=0.5).phases]
@@ -154,7 +154,7 @@ def class_balanced_sampling(prior: ClassPrior) -> Plan:
         A baseline is wanted; or for the head alone, as ``classifier_retraining`` does.
     Avoid when:
         The model is large: it sees the few samples of rare classes again and again.
-    Equals:
+    Special cases:
         ``balanced_loss`` in expectation.
 
     >>> len(class_balanced_sampling(ClassPrior.from_counts([9, 1])).phases)
@@ -179,7 +179,7 @@ def square_root_sampling(prior: ClassPrior) -> Plan:
         Class-balanced sampling overfits the rare classes.
     Avoid when:
         Balanced error is the aim and a margin can be used.
-    Equals:
+    Special cases:
         ``power_weighted`` with exponent 0.5 in expectation.
 
     >>> len(square_root_sampling(ClassPrior.from_counts([9, 1])).phases)
@@ -204,7 +204,7 @@ def progressive_sampling(prior: ClassPrior) -> Plan:
         Class-balanced sampling is wanted, but features should be learned on the data as they are.
     Avoid when:
         A margin loss can be used; it is simpler and does more.
-    Equals:
+    Special cases:
         Nearly ``class_balanced_sampling`` in its last epochs.
 
     >>> len(progressive_sampling(ClassPrior.from_counts([9, 1])).phases)
@@ -235,7 +235,7 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> Plan:
         Features of plain training are good, as they often are, and the head is what is skewed.
     Avoid when:
         A post-hoc adjustment does as well: it needs no second stage.
-    Equals:
+    Special cases:
         ``cross_entropy`` in stage one.
 
     >>> [phase.share for phase in classifier_retraining(ClassPrior.from_counts([9, 1])).phases]
@@ -263,7 +263,7 @@ def learned_weight_scaling(prior: ClassPrior, share: float = 0.5) -> Plan:
         ``weight_normalized`` helps, and its tau should be learned for each class.
     Avoid when:
         Logits of rare classes are often negative: no scale lifts those.
-    Equals:
+    Special cases:
         ``weight_normalized`` where scale[y] = 1 / ||w[y]||^tau.
 
     >>> [phase.share for phase in learned_weight_scaling(ClassPrior.from_counts([9, 1])).phases]
@@ -292,7 +292,7 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
         Decoupled training is wanted without drawing rare samples over and over.
     Avoid when:
         The whole model can be trained with ``logit_adjusted``.
-    Equals:
+    Special cases:
         For a head trained to convergence without regularization, post-hoc adjustment of stage one's head.
 
     >>> [phase.share for phase in retrained_balanced_softmax(ClassPrior.from_counts([9, 1])).phases]
@@ -331,7 +331,7 @@ def decoupled(
         It is to be seen which stage gains what: 0 or 1 for each option gives all of the reference's table.
     Avoid when:
         One of the named pairs will do.
-    Equals:
+    Special cases:
         ``classifier_retraining`` at tau = power = 0; ``retrained_balanced_softmax`` as it stands.
 
     >>> plan = decoupled(ClassPrior.from_counts([9, 1]), feature_tau=1.0, tau=0.0, power=0.0)

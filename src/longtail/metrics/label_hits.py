@@ -69,7 +69,7 @@ def group_recall(
         Head and tail are compared as in the paper, where each true label of a sample is an example of its own.
     Avoid when:
         Labels within a group differ much in frequency, and all matter: use ``macro_recall`` of their columns.
-    Equals:
+    Special cases:
         ``recall_at_k``, for one label per sample and one group of all labels.
 
     >>> target, groups = torch.tensor([[1, 1, 0], [1, 1, 0]]), {"head": torch.tensor([1])}

@@ -49,7 +49,7 @@ def propensity_scored_precision_at_k(predictions: Tensor, target: Any, k: int, i
         Labels are missing in the target, rare ones more often, or rare labels are worth more.
     Avoid when:
         The propensities have nothing to do with how labels were assigned.
-    Equals:
+    Special cases:
         ``precision_at_k`` over that of the best list, where all propensities are equal.
 
     >>> target = torch.tensor([[1, 1, 0]])
@@ -82,7 +82,7 @@ def propensity_scored_ndcg_at_k(predictions: Tensor, target: Any, k: int, invers
         As ``propensity_scored_precision_at_k``, where the order within the list matters.
     Avoid when:
         The propensities have nothing to do with how labels were assigned.
-    Equals:
+    Special cases:
         ``propensity_scored_precision_at_k`` at place 1.
 
     >>> target = torch.tensor([[1, 1, 0]])

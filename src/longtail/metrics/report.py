@@ -149,7 +149,7 @@ def classification_report(
         You want to see at a glance what a model does to rare classes.
     Avoid when:
         Data is multi-label: use ``MultilabelScores``.
-    Equals:
+    Special cases:
         scikit-learn's ``classification_report`` with ``zero_division=0``, per class.
 
     >>> prior = ClassPrior.from_counts([500, 50, 5])

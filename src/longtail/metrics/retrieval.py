@@ -30,7 +30,7 @@ def precision_at_k(predictions: Tensor, target: Any, k: int) -> Tensor:
         A list of k labels is shown, and each wrong one costs the same.
     Avoid when:
         Rare labels matter: frequent ones alone can make it high. Use ``propensity_scored_precision_at_k``.
-    Equals:
+    Special cases:
         Accuracy at place 1, for one label per sample.
 
     >>> precision_at_k(torch.tensor([[1, 2], [0, 1]]), torch.tensor([[1, 1, 0], [1, 1, 0]]), k=2).tolist()
@@ -60,7 +60,7 @@ def recall_at_k(predictions: Tensor, target: Any, k: int) -> Tensor:
         What is true should be found, as in retrieval and recommendation.
     Avoid when:
         Groups of labels are compared: samples with few labels dominate. Use ``group_recall``.
-    Equals:
+    Special cases:
         Top-j accuracy, for one label per sample.
 
     >>> recall_at_k(torch.tensor([[1, 2], [0, 1]]), torch.tensor([[1, 1, 0], [1, 1, 0]]), k=2).tolist()
@@ -91,7 +91,7 @@ def ndcg_at_k(predictions: Tensor, target: Any, k: int) -> Tensor:
         The order within the list matters.
     Avoid when:
         Rare labels matter: use ``propensity_scored_ndcg_at_k``.
-    Equals:
+    Special cases:
         ``precision_at_k`` at place 1.
 
     >>> ndcg_at_k(torch.tensor([[1, 2], [0, 1]]), torch.tensor([[1, 1, 0], [1, 1, 0]]), k=2)[0].item()

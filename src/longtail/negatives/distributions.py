@@ -166,7 +166,7 @@ def uniform(num_classes: int, excludes_positive: bool = False) -> LabelDistribut
         Nothing is known about the labels, or results should follow plain cross-entropy.
     Avoid when:
         Labels are very many and scores differ much: most draws are then easy, and teach little.
-    Equals:
+    Special cases:
         ``prior_power`` with exponent 0.
 
     >>> uniform(4).log_probs.exp().tolist()
@@ -197,7 +197,7 @@ def prior_power(prior: ClassPrior, exponent: float = 1.0, excludes_positive: boo
         Negatives like those of a batch are wanted, of any number and independent of the batch.
     Avoid when:
         Rare labels are confused with each other: as negatives they hardly ever meet.
-    Equals:
+    Special cases:
         ``uniform`` at exponent 0; at 1 what ``WithinBatch`` is in expectation.
 
     >>> prior_power(ClassPrior.from_counts([9, 1]), exponent=0.5).log_probs.exp().numpy().round(6).tolist()
@@ -228,7 +228,7 @@ def log_uniform(num_classes: int, excludes_positive: bool = False) -> LabelDistr
         Only the order of the labels by frequency is known, as in a vocabulary.
     Avoid when:
         Counts are known: use ``prior_power``. Or labels are numbered in another order.
-    Equals:
+    Special cases:
         ``prior_power`` with exponent 1, where frequencies follow this law.
 
     >>> q = log_uniform(7).log_probs.exp()
@@ -259,7 +259,7 @@ class WithinBatch:
         Label vectors are at hand anyway, as in two-tower models; with constant weighting it lifts rare labels.
     Avoid when:
         Batches are small or sorted by label: their labels are then no draw from pi.
-    Equals:
+    Special cases:
         ``prior_power`` with exponent 1, in expectation.
 
     >>> batch = Batch(target=torch.tensor([0, 1, 0]), labels=torch.tensor([0, 1, 0]))
@@ -306,7 +306,7 @@ class StreamingBatch(nn.Module):
         Data comes as a stream, so that labels can't be counted beforehand.
     Avoid when:
         Counts are known: ``WithinBatch`` has no noise in q.
-    Equals:
+    Special cases:
         ``WithinBatch`` after many batches.
 
     >>> stream = StreamingBatch(3)

@@ -79,7 +79,7 @@ class SampledLinear(nn.Module):
         Labels are 10^4 or more, or the head/tail trade-off of negative sampling should be chosen.
     Avoid when:
         Labels are some thousand: ``LinearMarginCrossEntropy`` is exact, and as fast.
-    Equals:
+    Special cases:
         ``LinearMarginCrossEntropy`` with ``negatives.implied_margins``, as m grows.
 
     >>> from longtail import negatives

@@ -78,7 +78,7 @@ def sampled_linear_losses(
         The last layer of a model of your own is to be trained against negatives.
     Avoid when:
         Labels are some thousand: ``linear_margin_cross_entropy`` is exact, and as fast.
-    Equals:
+    Special cases:
         ``linear_margin_cross_entropy`` with ``negatives.implied_margins``, as m grows.
 
     >>> layer = torch.nn.Linear(8, 100)

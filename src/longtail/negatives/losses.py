@@ -132,7 +132,7 @@ def sampled_cross_entropy(positive: Tensor, negative: Tensor, log_weights: Tenso
         Exactly one label is right, and labels are too many to score them all.
     Avoid when:
         C is moderate: ``margin_cross_entropy`` has no sampling noise.
-    Equals:
+    Special cases:
         ``margin_cross_entropy`` with ``implied_margins``, as m grows; at any m, where negatives are drawn by the
         model's softmax over the other labels and weighted by importance.
 
@@ -166,7 +166,7 @@ def sampled_logistic(positive: Tensor, negative: Tensor, log_weights: Tensor) ->
         Several labels may be right, or probabilities of single labels are wanted.
     Avoid when:
         Exactly one label is right: ``sampled_cross_entropy`` ranks better.
-    Equals:
+    Special cases:
         ``decoupled_logistic`` with ``implied_margins``, in expectation, at any m.
 
     >>> round(sampled_logistic(torch.zeros(1), torch.zeros(1, 3), torch.zeros(1, 3)).item() / 4, 4)
@@ -196,7 +196,7 @@ def sampled_hinge(positive: Tensor, negative: Tensor, log_weights: Tensor) -> Te
         Easy negatives should have no gradient at all.
     Avoid when:
         Probabilities are needed.
-    Equals:
+    Special cases:
         ``decoupled_hinge`` with ``implied_margins``, in expectation, at any m.
 
     >>> sampled_hinge(torch.ones(1), torch.zeros(1, 3), torch.zeros(1, 3)).item()
@@ -226,7 +226,7 @@ def sampled_contrastive(positive: Tensor, negative: Tensor, log_weights: Tensor)
         Embeddings are searched by cosine.
     Avoid when:
         Rare labels matter most; the paper finds cross-entropy better there.
-    Equals:
+    Special cases:
         ``cosine_contrastive`` with ``implied_margins``, in expectation, at any m.
 
     >>> sampled_contrastive(torch.ones(1), torch.full((1, 2), 0.5), torch.zeros(1, 2)).item()

@@ -33,7 +33,7 @@ class SoftmaxDistribution:
         draw has no variance in the sum over negatives.
     Avoid when:
         C is large: it evaluates the loss that sampling should save. Use ``ClusteredDistribution``.
-    Equals:
+    Special cases:
         ``uniform`` for equal logits and no margins.
 
     >>> batch = Batch(torch.tensor([0]), torch.tensor([0]), torch.ones(1, 1), lambda: torch.tensor([[9.0], [0], [0]]))
@@ -103,7 +103,7 @@ class ClusteredDistribution:
         Uniform negatives have become too easy, and labels are too many for ``SoftmaxDistribution``.
     Avoid when:
         Rows are sharded over processes, or steps are so cheap that O(D K) shows.
-    Equals:
+    Special cases:
         ``SoftmaxDistribution`` where the labels of a cluster have equal vectors and even_share tends to 0; at
         even_share = 1 ``uniform`` (``LabelDistribution`` of r).
 

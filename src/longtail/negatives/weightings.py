@@ -92,7 +92,7 @@ def constant(sampling: Sampling) -> Margins:
         it is cross-entropy with weaker negatives.
     Avoid when:
         Cross-entropy is the aim: use ``importance``.
-    Equals:
+    Special cases:
         ``targeting`` with the margin log q[y'].
 
     >>> implied_margins(uniform(4), constant, num_negatives=8).negative.exp().tolist()
@@ -123,7 +123,7 @@ def unit(sampling: Sampling) -> Margins:
         once the true label stands out from the average negative.
     Avoid when:
         The loss should not depend on the number of negatives, which is a factor of the margin here.
-    Equals:
+    Special cases:
         ``constant`` with m times the weight: ``targeting`` with the margin log(m q[y']).
 
     >>> implied_margins(uniform(4), unit, num_negatives=8).negative.exp().round().tolist()
@@ -156,7 +156,7 @@ def importance(sampling: Sampling) -> Margins:
         cross-entropy, are estimated without bias, and so are their gradients.
     Avoid when:
         q is far from the scores: few negatives then carry most of the weight.
-    Equals:
+    Special cases:
         ``targeting`` with no margin; ``constant`` times the number of labels, for uniform negatives.
 
     >>> implied_margins(log_uniform(5), importance, num_negatives=8).dense().abs().max().item() < 1e-12
@@ -185,7 +185,7 @@ def relative(sampling: Sampling) -> Margins:
         Frequent labels are what counts, with negatives from the batch.
     Avoid when:
         Rare labels matter: the implied margin m q[y] asks less of them than of frequent ones.
-    Equals:
+    Special cases:
         ``targeting`` with the margin log(m q[y]). Times a constant ``importance``, for uniform negatives.
 
     >>> prior = ClassPrior.from_counts([90, 10])
@@ -219,7 +219,7 @@ def targeting(margins: Margins) -> Weighting:
         ``targeting(logit_adjusted(prior) + adaptive(prior))``.
     Avoid when:
         All labels fit into a batch: ``MarginCrossEntropy`` has no sampling noise.
-    Equals:
+    Special cases:
         ``importance`` for no margins; ``tail`` for ``logit_adjusted``.
 
     >>> wanted = logit_adjusted(ClassPrior.from_counts([90, 10]))
@@ -250,7 +250,7 @@ def tail(prior: ClassPrior, tau: float = 1.0) -> Weighting:
         Rare labels should do as well as frequent ones, and labels are too many for the full loss.
     Avoid when:
         Logits are adjusted post hoc as well: that would correct twice.
-    Equals:
+    Special cases:
         ``targeting(logit_adjusted(prior, tau))``; ``importance`` at tau = 0.
 
     >>> prior = ClassPrior.from_counts([90, 10])

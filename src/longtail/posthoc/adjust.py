@@ -48,7 +48,7 @@ def adjust_logits(
     Avoid when:
         The model was trained with a logit-adjusted loss, class weights or balanced sampling: that would correct
         twice. So would normalizing the class vectors as well.
-    Equals:
+    Special cases:
         The logits themselves at tau = 0, or where the target prior is the training prior. At tau = 1 it undoes what
         ``margins.logit_adjusted`` adds in training.
 

@@ -51,7 +51,7 @@ def nearest_mean(embeddings: Scores, means: Scores) -> Tensor:
         The question is how good embeddings are, whatever head was trained on them: every class weighs the same here.
     Avoid when:
         A class has several clusters: its mean lies between them.
-    Equals:
+    Special cases:
         A linear head with class vectors mu[y] and biases -||mu[y]||^2 / 2.
 
     >>> nearest_mean(torch.tensor([[1.5], [4.0]]), means=torch.tensor([[1.0], [5.0]])).tolist()
@@ -92,7 +92,7 @@ def nearest_neighbors(
     Avoid when:
         The training samples are long-tailed and every class counts: a class with fewer than k / 2 samples hardly
         ever has the most votes. ``nearest_mean`` weighs classes equally.
-    Equals:
+    Special cases:
         The class of the nearest sample for k = 1 or 2.
 
     >>> train, labels = torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1])

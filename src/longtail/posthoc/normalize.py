@@ -31,7 +31,7 @@ def normalize_weights(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0
     Avoid when:
         The head was trained by Adam: norms then do not follow frequencies. Logit adjustment is consistent for the
         balanced error and this is not; never use both.
-    Equals:
+    Special cases:
         The weights themselves at tau = 0; cosine logits, times the embedding's length, at tau = 1.
 
     >>> normalize_weights(torch.tensor([[3.0, 4.0], [0.6, 0.8]]), ClassPrior.from_counts([9, 1])).norm(dim=1)
@@ -67,7 +67,7 @@ def normalize_weights_by_prior(linear_weight: Tensor, prior: ClassPrior, tau: fl
     Avoid when:
         Rare classes have negative logits: a factor makes these more negative, so such a class never wins. Logit
         adjustment has neither flaw; never use both.
-    Equals:
+    Special cases:
         The weights themselves at tau = 0.
 
     >>> normalize_weights_by_prior(torch.ones(2, 1), ClassPrior.from_counts([3, 1])).flatten()

@@ -49,7 +49,7 @@ def temperature_scale(
         The model is overconfident and probabilities matter; or before ``adjust_logits`` with tau = 1.
     Avoid when:
         Only predictions matter and tau is tuned: dividing by T and multiplying tau by T are the same there.
-    Equals:
+    Special cases:
         1 for calibrated logits.
 
     >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
@@ -111,7 +111,7 @@ def estimate_target_prior(
         same there: P(x | y) has not changed.
     Avoid when:
         The model is badly calibrated (scale by the temperature first), or inputs have changed too.
-    Equals:
+    Special cases:
         The training prior, nearly, on samples from the training distribution.
 
     >>> prior = ClassPrior.from_counts([90, 10])

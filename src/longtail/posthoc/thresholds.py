@@ -51,7 +51,7 @@ def f1_thresholds(
         F1 of each class counts, whatever loss the scores come from; it is the strongest multi-label baseline.
     Avoid when:
         There are no samples to hold out, or most classes have next to no positives among them.
-    Equals:
+    Special cases:
         For one class, scikit-learn's ``TunedThresholdClassifierCV`` with F1, without its grid.
 
     >>> scores = torch.tensor([[0.9], [0.4], [0.3], [0.1]])
@@ -96,7 +96,7 @@ def precision_thresholds(
         A false alarm costs, and what is predicted must be right this often.
     Avoid when:
         Classes have few positives among the samples: a precision of 1 out of 1 promises nothing.
-    Equals:
+    Special cases:
         Predicting everything, for a floor below the class's frequency.
 
     >>> scores = torch.tensor([[0.9], [0.4], [0.3], [0.1]])

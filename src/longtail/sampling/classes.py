@@ -33,7 +33,7 @@ class InstanceSampler(EpochSampler):
         The loss or a post-hoc method corrects the imbalance; or as stage one of decoupled training.
     Avoid when:
         Rare classes must be seen in most batches.
-    Equals:
+    Special cases:
         ``RepeatFactorSampler`` at threshold = 0; ``ProgressiveSampler`` at epoch 0, but without replacement.
 
     >>> sorted(InstanceSampler([0, 0, 1]))
@@ -88,7 +88,7 @@ class ClassBalancedSampler(_PowerSampler):
         Stage two of decoupled training (the classifier alone is trained again).
     Avoid when:
         A whole large network is trained: it learns the few samples of rare classes by heart.
-    Equals:
+    Special cases:
         ``TargetSampler`` with equal probabilities. In expectation, the ``balanced`` class weights.
 
     >>> labels = torch.tensor([0] * 98 + [1] * 2)
@@ -125,7 +125,7 @@ class SquareRootSampler(_PowerSampler):
         Training in one stage, where class-balanced sampling overfits.
     Avoid when:
         The imbalance is extreme and balanced accuracy the aim: it corrects half of it.
-    Equals:
+    Special cases:
         ``TargetSampler`` with these probabilities. In expectation, the ``power`` class weights with exponent 0.5.
 
     >>> labels = torch.tensor([0] * 90 + [1] * 10)
@@ -158,7 +158,7 @@ class ProgressiveSampler(EpochSampler):
         Training in one stage, and the number of epochs is known.
     Avoid when:
         A margin or class weights correct the imbalance already: late epochs would correct it twice.
-    Equals:
+    Special cases:
         ``ClassBalancedSampler`` from epoch T on.
 
     >>> sampler = ProgressiveSampler([0] * 90 + [1] * 10, epochs=10)
@@ -214,7 +214,7 @@ class TargetSampler(EpochSampler):
         The label distribution that training should see is known, and is neither the data's nor balanced.
     Avoid when:
         A model is trained already: adjust its logits to the target prior instead.
-    Equals:
+    Special cases:
         ``ClassBalancedSampler`` for equal probabilities.
 
     >>> set(TargetSampler([0, 1, 1, 2], torch.tensor([0.0, 1.0, 0.0])))

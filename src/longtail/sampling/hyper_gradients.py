@@ -65,7 +65,7 @@ def linear_hyper_gradients(
         Only a linear head is trained. The encoder is neither differentiated nor run again.
     Avoid when:
         More is trained than the head: ``network_hyper_gradients``.
-    Equals:
+    Special cases:
         Differentiating through the step with a second-order graph, at the cost of one more forward pass of the head.
 
     >>> x, r = torch.eye(2), torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
@@ -114,7 +114,7 @@ def network_hyper_gradients(
     Avoid when:
         Batch normalization is in training mode: what it writes to its statistics can't be differentiated. Put it in
         evaluation mode, as a frozen encoder is anyway.
-    Equals:
+    Special cases:
         ``linear_hyper_gradients`` for a linear model.
 
     >>> x, parameters = torch.eye(2), {"weight": torch.zeros(2)}

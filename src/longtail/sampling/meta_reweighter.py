@@ -29,7 +29,7 @@ class MetaReweighter:
         A sample has several instances or labels, so that classes can't be drawn one by one.
     Avoid when:
         A sample has one label: ``MetaSampler`` shows rare samples more often instead of taking larger steps on them.
-    Equals:
+    Special cases:
         The loss without weights, at its start.
 
     >>> reweighter = MetaReweighter(2)

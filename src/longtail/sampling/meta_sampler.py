@@ -47,7 +47,7 @@ class MetaSampler:
         trained on the same samples, it separates the rare ones better than it will separate new ones; the meta loss
         takes them for learned and their rates fall. Then give it ``meta_labels``. For multi-label data:
         ``MetaReweighter``.
-    Equals:
+    Special cases:
         ``InstanceSampler``, but with replacement, before its first update.
 
     What it learns grows with C, a draw with batch size * C; N counts only for the list of samples by class. Draws are

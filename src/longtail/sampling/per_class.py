@@ -43,7 +43,7 @@ class MPerClassSampler(EpochSampler):
         A loss compares samples of one class within a batch, as the pull of ELM, or a contrastive loss does.
     Avoid when:
         The loss looks at samples one by one: ``ClassBalancedSampler`` has more different classes in a batch.
-    Equals:
+    Special cases:
         ``ClassBalancedSampler`` at m = 1, up to classes and samples that come in rounds instead of independently.
 
     >>> labels = torch.tensor([0] * 90 + [1] * 8 + [2] * 2)

@@ -37,7 +37,7 @@ class RepeatFactorSampler(EpochSampler):
         Samples have several labels (detection, tags), or no sample may be left out of an epoch.
     Avoid when:
         Classes are few: none is rarer than the threshold, and nothing is repeated.
-    Equals:
+    Special cases:
         ``InstanceSampler`` at threshold = 0. Classes below the threshold come by the square root of their size.
 
     >>> sampler = RepeatFactorSampler([0] * 96 + [1] * 4, threshold=0.16)
@@ -88,7 +88,7 @@ class UndersamplingSampler(EpochSampler):
         Frequent classes are redundant and training time counts; over the epochs all samples are seen.
     Avoid when:
         Epochs are few, so that much of the data would never be seen.
-    Equals:
+    Special cases:
         ``InstanceSampler`` when ``per_class`` is at least the largest class.
 
     >>> labels = torch.tensor([0] * 98 + [1] * 2)

@@ -73,7 +73,7 @@ def test_known_items_are_not_recommended():
 
 def test_recall_is_the_mean_over_users_with_something_to_find():
     truth = csr_array(([True] * 3, ([0, 0, 2], [0, 1, 2])), shape=(3, 30))
-    best = torch.tensor([[0] + [-1] * 19, [1] + [-1] * 19, [2] + [-1] * 19])
+    best = torch.tensor([[0] + [-100] * 19, [1] + [-100] * 19, [2] + [-100] * 19])
     assert experiment.mean_recall(best, truth) == pytest.approx((0.5 + 1.0) / 2)
 
 

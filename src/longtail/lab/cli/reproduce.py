@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
+
+from longtail.lab.cli._help import PlainCommand, PlainGroup
 
 if TYPE_CHECKING:
     from longtail.lab.reproduce.experiment import Experiment, Outcome, Summary
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "build_command", "print_outcome"]
 
 
-class ExperimentGroup(TyperGroup):
+class ExperimentGroup(PlainGroup):
     """The commands of the table. It is read when they are listed or called: it imports all experiments."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -51,7 +52,7 @@ def build_command(experiment: Experiment) -> Any:
     """A command with an option for every field of the experiment's options, and one for the folder."""
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     help = f"{experiment.summary}\n\n{experiment.reference}"
-    single.command(experiment.name, help=help)(_build_function(experiment))
+    single.command(experiment.name, help=help, cls=PlainCommand)(_build_function(experiment))
     return typer.main.get_command(single)
 
 

@@ -26,7 +26,7 @@ class CalibrationError(ConfidenceMetric):
     Avoid when:
         Rare classes matter: frequent ones hide how overconfident their predictions are. Use
         ``BalancedCalibrationError``.
-    Equals:
+    Special cases:
         ``BalancedCalibrationError``, when all classes have equally many samples.
 
     >>> metric = CalibrationError(num_bins=2)
@@ -62,7 +62,7 @@ class BalancedCalibrationError(ConfidenceMetric):
         A model is adjusted or trained for balanced accuracy: its probabilities are meant for balanced labels.
     Avoid when:
         The test data is balanced already, or C is so large that 24 * C * B bytes matter.
-    Equals:
+    Special cases:
         ``CalibrationError`` of the samples weighted by 1 / n[y].
 
     >>> metric = BalancedCalibrationError(num_classes=2, num_bins=2)

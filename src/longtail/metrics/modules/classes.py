@@ -32,7 +32,7 @@ class BalancedAccuracy(ClassCountMetric):
         Every class matters the same, however rare it is.
     Avoid when:
         Many classes have one or two samples: their recalls are noise, and all count.
-    Equals:
+    Special cases:
         Accuracy, when all classes have equally many samples; 1 - ``BalancedError``.
 
     >>> metric = BalancedAccuracy(num_classes=3)
@@ -58,7 +58,7 @@ class BalancedError(ClassCountMetric):
         Results are compared with papers that report the balanced error.
     Avoid when:
         As ``BalancedAccuracy``.
-    Equals:
+    Special cases:
         1 - ``BalancedAccuracy``.
 
     >>> metric = BalancedError(num_classes=3)
@@ -85,7 +85,7 @@ class PerClassAccuracy(ClassCountMetric):
         You want to see which classes fail.
     Avoid when:
         One number is to be compared: use ``BalancedAccuracy`` or ``GroupAccuracy``.
-    Equals:
+    Special cases:
         ``BalancedAccuracy``, in the mean over classes that are not NaN.
 
     >>> metric = PerClassAccuracy(num_classes=3)
@@ -113,7 +113,7 @@ class GroupAccuracy(ClassCountMetric):
         You want to see what a method takes from frequent classes and gives to rare ones.
     Avoid when:
         Groups hold very few classes with few samples.
-    Equals:
+    Special cases:
         ``BalancedAccuracy``, for one group of all classes.
 
     >>> metric = GroupAccuracy({"head": torch.tensor([0]), "tail": torch.tensor([1, 2])}, num_classes=3)

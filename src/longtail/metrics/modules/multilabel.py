@@ -46,7 +46,7 @@ class MultilabelScores(CountMetric):
         Data is multi-label, and you want to see head and tail apart.
     Avoid when:
         Scores are to be judged without a threshold: use ``AveragePrecision``.
-    Equals:
+    Special cases:
         scikit-learn's ``precision_recall_fscore_support`` with ``zero_division=0``, over the labels with positives.
 
     >>> metric = MultilabelScores(num_classes=3, groups={"rarest": torch.tensor([1])})
@@ -128,7 +128,7 @@ class AveragePrecision(CountMetric):
         The test set fits memory, and the ranking of samples within each class counts.
     Avoid when:
         N * C is too large to keep: use ``BinnedAveragePrecision``.
-    Equals:
+    Special cases:
         scikit-learn's ``average_precision_score`` with ``average="macro"``, over the labels with positives.
 
     >>> metric = AveragePrecision(num_classes=1)
@@ -196,7 +196,7 @@ class BinnedAveragePrecision(CountMetric):
         There are many classes or samples, and scores are probabilities.
     Avoid when:
         Most probabilities lie below 1 / num_bins, as rare labels' often do: those all count as equal.
-    Equals:
+    Special cases:
         ``AveragePrecision`` of the probabilities rounded down to multiples of 1 / num_bins.
 
     >>> metric = BinnedAveragePrecision(num_classes=1)

@@ -37,7 +37,7 @@ class RetrievalMetric(CountMetric):
         Samples come in batches, or in several processes.
     Avoid when:
         All predictions are at hand: ``precision_at_k`` and its neighbors are one call.
-    Equals:
+    Special cases:
         The function of the measure, on all samples at once.
 
     >>> metric = RetrievalMetric(PRECISION, k=2)
@@ -81,7 +81,7 @@ class LabelHitsAtK(CountMetric):
         ``macro_recall_from_counts`` and the like.
     Avoid when:
         16 * J * C bytes are too much.
-    Equals:
+    Special cases:
         ``count_label_hits``, on all samples at once.
 
     >>> metric = LabelHitsAtK(num_classes=3, ks=[1, 2])
