@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from longtail import ClassPrior
-from longtail.lab.cli.sampling_schemes import SAMPLINGS, WEIGHTINGS, explain_sampling
+from longtail.lab.reproduce.explanation import SAMPLINGS, WEIGHTINGS, explain_sampling
 
 PRIOR = ClassPrior.from_counts([30, 4000, 100, 900])
 PLAIN = "e^(f[y'] - f[y])"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.lab.training.comparison import default_methods, plan_jobs, run_jobs
+from longtail.lab.training.comparison import default_methods, plan_jobs, run_jobs, write_rows
 from longtail.lab.training.recipe import (
     DataRecipe,
     MethodRecipe,
@@ -92,3 +92,12 @@ def test_tau_0_is_cross_entropy_and_tau_1_is_not(tmp_path):
     by_name = {run.path.parent.name: run.metrics for run in runs}
     assert by_name["logit_adjusted(tau=0.0)"] == by_name["cross_entropy"]
     assert by_name["logit_adjusted(tau=1.0)"] != by_name["cross_entropy"]
+
+
+@pytest.mark.slow
+def test_rows_tell_variants_of_a_method_apart(tmp_path):
+    methods = ["cross_entropy", "posthoc_adjusted(tau=0.5)", "posthoc_adjusted"]
+    runs = list(run_jobs(plan_jobs(RECIPE, methods, [0], tmp_path), workers=1))
+    write_rows(runs, tmp_path / "rows.csv")
+    names = {line.split(",")[1] for line in (tmp_path / "rows.csv").read_text().splitlines()[1:]}
+    assert names == {"cross_entropy", "posthoc_adjusted (tau=0.5)", "posthoc_adjusted"}

@@ -6,7 +6,7 @@ import sys
 
 __all__ = ["LAB_PACKAGES", "main", "name_missing_package"]
 
-LAB_PACKAGES = {"jinja2", "lightning_fabric", "plotly", "pyarrow", "rich", "typer"}
+LAB_PACKAGES = {"jinja2", "lightning_fabric", "plotly", "pyarrow", "rich", "tomli_w", "typer"}
 
 
 def main() -> None:

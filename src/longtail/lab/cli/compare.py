@@ -88,11 +88,12 @@ def finish_jobs(jobs: Sequence[Job], workers: int) -> tuple[list[Run], str]:
 
 def render_comparison(runs: Sequence[Run]) -> RenderableType:
     """One row per method: means over seeds with 95% intervals. Accuracy over all samples only where it differs."""
+    from longtail.lab.runs.folder import label_runs
     from longtail.lab.runs.statistics import estimate
 
     by_method: dict[str, list[Run]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run)
+    for run, label in zip(runs, label_runs(runs), strict=True):
+        by_method.setdefault(label, []).append(run)
     are_several = any(run.predictions.is_multilabel for run in runs)
     headings = _name_label_scores(runs) if are_several else _name_accuracies(runs)
     shown = [name for name in headings if any(name in run.metrics for run in runs)]

@@ -15,7 +15,7 @@ from longtail.lab.cli._console import make_table, print_screen
 from longtail.lab.cli._options import LABEL_FILE, Json, LabelColumn
 
 if TYPE_CHECKING:
-    from longtail.lab.cli.sampling_schemes import Explanation
+    from longtail.lab.reproduce.explanation import Explanation
 
 __all__ = ["explain", "render_explanation"]
 
@@ -39,7 +39,7 @@ def explain(
 ) -> None:
     """Explain which loss a way to sample negatives optimizes, and whether it favors frequent or rare labels."""
     from longtail.lab.cli._labels import read_any_labels
-    from longtail.lab.cli.sampling_schemes import explain_sampling
+    from longtail.lab.reproduce.explanation import explain_sampling
     from longtail.prior import ClassPrior
 
     prior = ClassPrior.from_counts(DEFAULT_COUNTS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from longtail import negatives
-from longtail.lab.cli.sampling_schemes import TABLE_2, WEIGHTINGS
+from longtail.lab.reproduce.explanation import TABLE_2, WEIGHTINGS
 from longtail.negatives.distributions import Distribution
 from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
-from longtail.lab.cli.sampling_schemes import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import SCHEMES
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
+from longtail.lab.reproduce.explanation import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.negatives.distributions import Batch, Draw
 from longtail.negatives.weightings import Weighting

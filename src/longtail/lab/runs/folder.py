@@ -15,7 +15,7 @@ import dataclasses
 import json
 import platform
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ __all__ = [
     "drop_metrics_from",
     "environment",
     "find_runs",
+    "label_runs",
     "load_run",
     "read_checkpoint",
     "write_json",
@@ -157,6 +158,22 @@ def load_run(path: Path) -> Run:
     except (ValueError, TypeError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: this run can't be read: {reason}; train it again with --restart.") from error
+
+
+def label_runs(runs: Sequence[Run]) -> list[str]:
+    """What to call each run's method: its name, with the options in which runs of that name differ."""
+    options_of: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        options_of.setdefault(run.method, []).append(run.summary.get("options", {}))
+    labels = []
+    for run in runs:
+        options = run.summary.get("options", {})
+        differing = [
+            key for key in options if any(other.get(key) != options[key] for other in options_of[run.method])
+        ]
+        shown = ", ".join(f"{key}={options[key]}" for key in differing)
+        labels.append(f"{run.method} ({shown})" if shown else run.method)
+    return labels
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

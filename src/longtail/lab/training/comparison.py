@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from longtail._core.files import replacing
-from longtail.lab.runs.folder import Run, find_runs, load_run
+from longtail.lab.runs.folder import Run, find_runs, label_runs, load_run
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
 from longtail.methods.table import get_method
@@ -177,9 +177,9 @@ def write_rows(runs: Sequence[Run], path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["recipe", "method", "seed", *names, "seconds"])
-    for run in runs:
+    for run, label in zip(runs, label_runs(runs), strict=True):
         metrics = [f"{run.metrics[name]:.6f}" if name in run.metrics else "" for name in names]
-        writer.writerow([run.recipe["name"], run.method, run.seed, *metrics, run.summary["seconds"]])
+        writer.writerow([run.recipe["name"], label, run.seed, *metrics, run.summary["seconds"]])
     with replacing(path) as file:
         file.write(text.getvalue().encode())
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import tomli_w
+
 from longtail._core.suggestions import suggest
 from longtail.lab.data.registry import DataRecipe
 
@@ -233,7 +235,7 @@ def to_toml(recipe: Recipe) -> str:
     >>> parse_recipe(tomllib.loads(to_toml(recipe))) == recipe
     True
     """
-    return "\n".join(_toml_lines(dataclasses.asdict(recipe), ())) + "\n"
+    return tomli_w.dumps(dataclasses.asdict(recipe))
 
 
 def differences(one: Recipe, other: Recipe) -> list[str]:
@@ -324,34 +326,6 @@ def _literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items()]
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            inner = (*path, key)
-            lines += ["", f"[{'.'.join(map(_toml_key, inner))}]", *_toml_lines(value, inner)]
-    return lines
-
-
-def _toml_key(key: str) -> str:
-    is_bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if is_bare else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
-    raise TypeError(f"a recipe can't hold {value!r}.")
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

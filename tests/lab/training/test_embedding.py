@@ -11,7 +11,15 @@ from longtail.lab.data.formats.arrays import load_arrays, save_arrays
 from longtail.lab.data.registry import load_data
 from longtail.lab.training.embedding import embed_run, limited
 from longtail.lab.training.loop import train
-from longtail.lab.training.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, to_toml, with_settings
+from longtail.lab.training.recipe import (
+    DataRecipe,
+    ModelRecipe,
+    Recipe,
+    TrainRecipe,
+    load_recipe,
+    to_toml,
+    with_settings,
+)
 
 RECIPE = Recipe(
     "tiny",
@@ -161,7 +169,7 @@ def with_empty_checkpoint(folder):
 
 def of_another_model(folder):
     recipe = folder / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace("[16, 8]", "[12, 8]"))
+    recipe.write_text(to_toml(with_settings(load_recipe(recipe), ["model.options.hidden=[12, 8]"])))
 
 
 def of_other_data(folder):

@@ -20,7 +20,7 @@ from longtail.lab.training.recipe import (
     with_settings,
 )
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 RECIPE = Recipe("example", DataRecipe("digits", "exponential", 20.0), ModelRecipe("mlp", {"hidden": [8]}))
 
 
