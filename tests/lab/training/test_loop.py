@@ -44,6 +44,7 @@ def test_a_run_leaves_everything_behind(tmp_path):
     run = quick(RECIPE, tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {
+        ".lock",
         "recipe.toml",
         "environment.json",
         "metrics.jsonl",

@@ -13,9 +13,10 @@ import re
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -145,30 +146,52 @@ def default_workers() -> int:
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
-    """Make the runs, ``workers`` at a time, and yield each as it is done. What is complete already is only read."""
+    """Make the runs, ``workers`` at a time, and yield each as it is done. What is complete already is only read.
+
+    An interrupt ends the workers at once: what they had saved is where the next call resumes. A worker that is killed
+    fails its own run alone.
+    """
     threads = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(threads,)) as pool:
-        waiting = list(jobs)
-        running: dict[Future[None], Job] = {}
-        unfinished = {job.folder for job in jobs}
-        failed: set[Path | None] = set()
+    idle = [_start_worker(threads) for _ in range(min(workers, max(1, len(jobs))))]
+    waiting = list(jobs)
+    running: dict[Future[None], tuple[Job, ProcessPoolExecutor]] = {}
+    unfinished = {job.folder for job in jobs}
+    failed: set[Path | None] = set()
+    try:
         while waiting or running:
-            ready = [job for job in waiting if job.needs is None or job.needs not in unfinished]
-            for job in ready:
-                waiting.remove(job)
+            for job in [job for job in waiting if job.needs is None or job.needs not in unfinished]:
                 if job.needs in failed:
+                    waiting.remove(job)
                     yield Failure(job, f"{job.needs} failed, and this run takes over its model.")
-                    continue
-                running[pool.submit(_run, to_toml(job.recipe), job.folder, job.needs, job.trust_code)] = job
+                elif idle:
+                    waiting.remove(job)
+                    worker = idle.pop()
+                    arguments = to_toml(job.recipe), job.folder, job.needs, job.trust_code
+                    running[worker.submit(_run, *arguments)] = job, worker
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                job = running.pop(future)
+                job, worker = running.pop(future)
                 unfinished.discard(job.folder)
-                outcome = _outcome(future, job)
+                outcome = _read_outcome(future, job)
+                if isinstance(future.exception(), BrokenExecutor):
+                    worker.shutdown(wait=False)
+                    worker = _start_worker(threads)
+                idle.append(worker)
                 if isinstance(outcome, Failure):
                     failed.add(job.folder)
                 yield outcome
+    finally:
+        for worker in [*idle, *(worker for _, worker in running.values())]:
+            worker.shutdown(wait=False, cancel_futures=True)
+        if running:  # an interrupt, or a caller that wants no more
+            for process in multiprocessing.active_children():
+                process.kill()
+
+
+def _start_worker(threads: int) -> ProcessPoolExecutor:
+    """A process of its own: should it be killed, it takes no other run with it."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_worker, initargs=(threads,))
 
 
 def write_rows(runs: Sequence[Run], path: Path) -> None:
@@ -184,17 +207,28 @@ def write_rows(runs: Sequence[Run], path: Path) -> None:
         file.write(text.getvalue().encode())
 
 
-def _outcome(future: Future[None], job: Job) -> Run | Failure:
+def _read_outcome(future: Future[None], job: Job) -> Run | Failure:
     try:
         future.result()
         return load_run(job.folder)
+    except BrokenExecutor:
+        return Failure(job, "its process was killed, perhaps for want of memory.")
     except Exception as error:  # whatever one run died of, the others go on
         return Failure(job, (str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _begin_worker(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the comparison
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """Wait until the parent process is gone, however it went, and go too."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) -> None:

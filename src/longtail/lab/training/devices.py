@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,19 +12,45 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 __all__ = ["open_fabric"]
 
+LAUNCHERS = (
+    ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
+"""Variables of torchrun, SLURM and Open MPI: all processes, and those on this node."""
+
 
 def open_fabric(accelerator: str, devices: int | str = 1, precision: Any = None) -> Fabric:
     """Fabric with these settings; what the machine doesn't have is a ValueError.
 
+    Launched by ``torchrun``, ``srun`` or ``mpirun``, it is the launcher that says how many processes there are.
+
     >>> open_fabric("cpu").device
     device(type='cpu')
     """
+    launched = _read_launcher(os.environ)
+    settings: dict[str, Any] = {"devices": devices} if launched is None else launched
     try:
-        return Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        return Fabric(accelerator=accelerator, precision=precision, **settings)
     except (ImportError, MisconfigurationException, RuntimeError) as error:
         raise ValueError(
             f"accelerator {accelerator!r} with devices {devices!r} can't be had here; there is {_available()}."
         ) from error
+
+
+def _read_launcher(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Devices per node, nodes and strategy as a launcher's variables say; None where there was no launcher.
+
+    >>> _read_launcher({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    {'devices': 2, 'num_nodes': 2, 'strategy': 'ddp'}
+    """
+    for whole, local in LAUNCHERS:
+        if whole in environment and local in environment:
+            per_node = int(environment[local].partition("(")[0])
+            num_nodes = max(1, int(environment[whole]) // per_node)
+            strategy = "ddp" if int(environment[whole]) > 1 else "auto"
+            return {"devices": per_node, "num_nodes": num_nodes, "strategy": strategy}
+    return None
 
 
 def _available() -> str:

@@ -10,7 +10,8 @@ import atexit
 import math
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.data.registry import load_data
 from longtail.lab.runs.folder import Run, append_metrics, environment, load_run, write_json
+from longtail.lab.runs.lock import FolderInUse, lock_folder
 from longtail.lab.training.batches import Batch, Preparation, ordered_batches, prepare_for, train_batches
 from longtail.lab.training.checks import check_data, check_recipe
 from longtail.lab.training.devices import open_fabric
@@ -87,24 +89,43 @@ def train(
     check_data(recipe, data, plan)
     epochs = plan_epochs(plan.phases, recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)
-    state = start_state(fabric, recipe, data, plan, epochs, folder, restart)
-    _check_inputs(fabric, recipe, state.wrapped, data, prepare)
-    if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
-        _claim_folder(recipe, folder, restart)
-    fabric.barrier()
-    with TrainingProgress(len(epochs), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
-        while state.epoch < len(epochs):
-            planned = epochs[state.epoch]
-            begin_stage(fabric, recipe, data.train.labels, planned, state)
-            row = _train_one_epoch(fabric, recipe, data, planned, prepare, state, progress)
-            if _is_measured(recipe, state.epoch, len(epochs)):
-                logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
-                row |= score_metrics(logits, data.test.labels, data.prior)
-            state.epoch += 1
-            _save_progress(fabric, folder, state, row, is_last=state.epoch == len(epochs))
-    _finish(fabric, recipe, data, plan, prepare, state, folder)
-    fabric.barrier()
+    with _hold_folder(fabric, folder):
+        if (folder / "summary.json").is_file() and not restart:  # another process has made it since
+            return load_run(folder)
+        state = start_state(fabric, recipe, data, plan, epochs, folder, restart)
+        _check_inputs(fabric, recipe, state.wrapped, data, prepare)
+        if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
+            _claim_folder(recipe, folder, restart)
+        fabric.barrier()
+        with TrainingProgress(len(epochs), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
+            while state.epoch < len(epochs):
+                planned = epochs[state.epoch]
+                begin_stage(fabric, recipe, data.train.labels, planned, state)
+                row = _train_one_epoch(fabric, recipe, data, planned, prepare, state, progress)
+                if _is_measured(recipe, state.epoch, len(epochs)):
+                    logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
+                    row |= score_metrics(logits, data.test.labels, data.prior)
+                state.epoch += 1
+                _save_progress(fabric, folder, state, row, is_last=state.epoch == len(epochs))
+        _finish(fabric, recipe, data, plan, prepare, state, folder)
+        fabric.barrier()
     return load_run(folder)
+
+
+@contextmanager
+def _hold_folder(fabric: Fabric, folder: Path) -> Iterator[None]:
+    """Hold the run folder for all processes of this training; if another one has it, all of them stop."""
+    with ExitStack() as stack:
+        problem = ""
+        if fabric.is_global_zero:
+            try:
+                stack.enter_context(lock_folder(folder))
+            except OSError as error:
+                problem = str(error)
+        problem = fabric.broadcast(problem)
+        if problem:
+            raise FolderInUse(problem)
+        yield
 
 
 def _leave_process_group() -> None:
@@ -336,6 +357,7 @@ def _finish(
             "options": dict(recipe.method.options),
             "seed": recipe.train.seed,
             "seconds": round(state.seconds, 3),
+            "processes": fabric.world_size,
             "metrics": metrics,
         },
     )

@@ -1,0 +1,88 @@
+"""A comparison that is stopped leaves no process behind; a worker that is killed fails its own run alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longtail.lab.runs.folder import find_runs, load_run
+
+LONGTAIL = str(Path(sys.executable).parent / "longtail")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path(LONGTAIL).exists(), reason="longtail is not installed beside this Python"),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
+]
+
+
+def start(folder, epochs=4000):
+    command = [LONGTAIL, "compare", "digits", "--methods", "cross_entropy,logit_adjusted,focal", "--seeds", "1"]
+    command += ["--workers", "2", "--output", str(folder), "--set", f"train.epochs={epochs}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(list(folder.rglob("metrics.jsonl"))) < 2:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def processes_of(session):
+    """The processes of a session that are not over."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(path.name))
+    return found
+
+
+def workers_of(process):
+    names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in processes_of(process.pid)}
+    return [pid for pid, name in names.items() if "spawn_main" in name]
+
+
+def wait_until_gone(session, seconds=20):
+    deadline = time.monotonic() + seconds
+    while processes_of(session):
+        assert time.monotonic() < deadline, processes_of(session)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group", "code"),
+    [
+        (signal.SIGINT, True, 130),
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, False, -signal.SIGTERM),
+        (signal.SIGKILL, False, -signal.SIGKILL),
+    ],
+)
+def test_a_stopped_comparison_leaves_no_process(tmp_path, number, to_group, code):
+    process = start(tmp_path / "runs")
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    process.communicate(timeout=20)
+    assert process.returncode == code
+    wait_until_gone(process.pid)
+    assert not find_runs(tmp_path / "runs")
+    assert not list((tmp_path / "runs").glob("focal/*"))  # it was queued
+
+
+def test_a_killed_worker_fails_its_own_run_alone(tmp_path):
+    process = start(tmp_path / "runs", epochs=150)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 2
+    assert b"1 of 3 runs failed" in errors
+    assert b"its process was killed" in errors
+    runs = [load_run(path) for path in find_runs(tmp_path / "runs")]
+    assert len(runs) == 2
+    assert all(len(run.history) == 150 for run in runs)
