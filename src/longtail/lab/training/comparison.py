@@ -1,6 +1,6 @@
 """Methods x seeds, side by side: same data, same initial weights and same batches for a seed, another method.
 
-Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is killed goes on where it was.
+Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is killed resumes where it was.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
 
 
 def write_rows(runs: Sequence[Run], path: Path) -> None:
-    """One CSV line a run: recipe, method, seed, every metric, seconds of training."""
+    """One CSV line per run: recipe, method, seed, every metric, seconds of training."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     text = io.StringIO()
     writer = csv.writer(text)
@@ -188,7 +188,7 @@ def _outcome(future: Future[None], job: Job) -> Run | Failure:
     try:
         future.result()
         return load_run(job.folder)
-    except Exception as error:  # whatever one run died of, the others go on
+    except Exception as error:  # whatever one run died of, the others continue
         return Failure(job, (str(error).strip().splitlines() or [type(error).__name__])[0])
 
 

@@ -76,7 +76,7 @@ def predictions_of(logits: Tensor, model: Classifier, data: Dataset, plan: Plan)
 def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str, float]:
     """What is measured of scores [N, C]; what has no value is left out.
 
-    With one label a sample (labels [N]): accuracy, balanced and by group, and calibration error. With several (labels
+    With one label per sample (labels [N]): accuracy, balanced and by group, and calibration error. With several (labels
     [N, C]): see ``multilabel_metrics``.
     """
     if labels.ndim == 2:

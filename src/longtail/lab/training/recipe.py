@@ -53,7 +53,7 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class MethodRecipe:
-    """How to deal with the skew."""
+    """How to deal with the imbalance."""
 
     name: str = "cross_entropy"
     """A row of METHODS."""
