@@ -63,7 +63,9 @@ class ClassPrior:
         """
         array = np.asarray(to_numpy(counts))
         if array.ndim != 1 or array.size == 0:
-            raise ValueError(f"ClassPrior: counts must be a vector with one number per class. Got shape {array.shape}.")
+            raise ValueError(
+                f"ClassPrior: counts must be a vector with one number per class. Got shape {array.shape}."
+            )
         if array.dtype.kind not in "iuf":
             raise TypeError(f"ClassPrior: counts must be whole numbers. Got {array.dtype}.")
         bad = np.flatnonzero(~np.isfinite(array) | (array < 0) | (array != np.floor(array)))

@@ -48,7 +48,7 @@ __all__ = ["ExtremeClassifier"]
 
 
 class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
-    """Extreme classification: a ranking of very many labels from sparse or dense features, trained with the loss that you choose.
+    """Extreme classification: a ranking of labels from sparse or dense features, with the loss that you choose.
 
     Formula:
         f[y] = <w[y], h> + b[y] + <a[y], x> (the last term by ``skip_connection``), h = V x + c or relu(V x + c);
