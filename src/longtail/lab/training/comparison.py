@@ -24,6 +24,7 @@ from longtail._core.files import replacing
 from longtail.lab.runs.folder import Run, find_runs, load_run
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
+from longtail.methods.custom import is_reference
 from longtail.methods.table import get_method
 
 __all__ = [
@@ -65,11 +66,12 @@ class Failure:
 
 def default_methods(recipe: Recipe) -> list[str]:
     """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
-    if get_method(recipe.method.name).family == "multi-label":
+    own = recipe.method.name
+    if not is_reference(own) and get_method(own).family == "multi-label":
         methods = ["binary_cross_entropy", "partial_label_masking"]
     else:
         methods = ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
-    return methods if recipe.method.name in methods else [*methods, recipe.method.name]
+    return methods if own in methods else [*methods, own]
 
 
 def plan_jobs(
