@@ -29,9 +29,9 @@ def sentences(counts, seed):
 def make_loss(margin):
     """What Trainer takes as ``compute_loss_func``.
 
-    Trainer adds up the gradients of ``gradient_accumulation_steps`` batches and does not divide them. It hands over how
-    many labels these batches have together: the loss is the sum over samples divided by that number. A mean would make
-    gradients as many times too large as there are batches.
+    Trainer adds up the gradients of ``gradient_accumulation_steps`` batches and does not divide them. It hands over
+    how many labels these batches have together: the loss is the sum over samples divided by that number. A mean
+    would make gradients as many times too large as there are batches.
     """
 
     def compute_loss(outputs, labels, num_items_in_batch=None):
