@@ -51,7 +51,7 @@ class MetaSampler:
         ``InstanceSampler``, but with replacement, before its first update.
 
     What it learns grows with C, a draw with batch size * C; N counts only for the list of samples by class. Draws are
-    a function of seed, step and rank, so a run that is resumed continues with the same batches.
+    a function of seed, step and rank, so a run that is resumed goes on with the same batches.
 
     >>> sampler = MetaSampler([0] * 90 + [1] * 10, meta_size=4)
     >>> batch, meta = sampler.draw(8), sampler.draw_meta()
