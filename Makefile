@@ -27,7 +27,7 @@ docs: $(VENV)/.docs
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp an extra: an install runs again only when what it installs has changed.
+# One stamp per extra: an install runs again only when what it installs has changed.
 $(VENV)/.lab $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable ".[$*]"
 	touch $@

@@ -1,4 +1,4 @@
-"""How compact the classes of finished runs are in embedding space: one row a run, beside its metrics.
+"""How compact the classes of finished runs are in embedding space: one row per run, beside its metrics.
 
     longtail compare digits_elm --methods logit_adjusted,elm --seeds 3
     python benchmarks/compactness.py runs/digits_elm    # writes results/quality/digits_elm.csv

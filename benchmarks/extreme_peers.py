@@ -27,7 +27,7 @@ def now() -> Moment:
 def napkinxc_run(
     name: str, folder: Path, features: Any, truth: Any, test: Any, threads: int
 ) -> tuple[Any, list[Moment]]:
-    """A probabilistic label tree, or one binary problem a label."""
+    """A probabilistic label tree, or one binary problem per label."""
     from napkinxc.models import BR, PLT
 
     labels = [truth.indices[truth.indptr[i] : truth.indptr[i + 1]].tolist() for i in range(truth.shape[0])]

@@ -146,7 +146,7 @@ def memory_rows() -> list[dict[str, Any]]:
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             samples = SIZES[size] * factor
             rows.append({"size": size, "samples": samples, "method": name, **found, **environment()})
-            print(f"{size:13} {samples:9,} samples  {name:18} {found['step_mib']:8.1f} MiB a step, ", end="")
+            print(f"{size:13} {samples:9,} samples  {name:18} {found['step_mib']:8.1f} MiB per step, ", end="")
             print(f"{found['setup_mib']:.1f} MiB to set up")
     return rows
 

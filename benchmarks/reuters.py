@@ -1,9 +1,9 @@
-"""Losses for several labels a sample, with and without tuned thresholds, on Reuters-90 news texts.
+"""Losses for multi-label data, with and without tuned thresholds, on Reuters-90 news texts.
 
     python benchmarks/reuters.py reuters90.jsonl.gz    # about 10 minutes on one quiet core; writes
                                                        # results/quality/labels/reuters90.csv
 
-The file has one JSON object a line: "split" (train or test), "text", "labels" (topics). A linear model on TF-IDF
+The file has one JSON object per line: "split" (train or test), "text", "labels" (topics). A linear model on TF-IDF
 features is trained with every loss from the same start on the same batches. A fifth of the training texts is held
 out: thresholds are tuned on it, and where a loss has settings to choose, the one with the best macro-F1 on it is
 chosen. Nothing looks at the test texts before the end.

@@ -64,7 +64,7 @@ def read_with_sklearn(path: Path) -> SparseSamples:
 
 
 def write_made(path: Path, num_samples: int, has_decimals: bool) -> Path:
-    """A file with 19 labels and 75 features a sample."""
+    """A file with 19 labels and 75 features per sample."""
     rng = np.random.default_rng(0)
     with path.open("w") as file:
         file.write(f"{num_samples} 100000 10000\n")

@@ -1,4 +1,4 @@
-"""Images a second of ``longtail train`` against a bare hand-written PyTorch loop, side by side in one run.
+"""Images per second of ``longtail train`` against a bare hand-written PyTorch loop, side by side in one run.
 
     python benchmarks/training.py          # about 4 minutes on 2 cores; writes results/training.csv
 
@@ -41,14 +41,14 @@ def random_images(count: int) -> Dataset:
 
 
 def library_rate(data: Dataset) -> float:
-    """Images a second of one epoch of ``train``, as its own metrics say."""
+    """Images per second of one epoch of ``train``, as its own metrics say."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(training, "load_data", return_value=data):
         run = training.train(RECIPE, Path(folder) / "run", show_progress=False)
     return float(run.history[-1]["samples_per_second"])
 
 
 def bare_rate(data: Dataset, batch_size: int = 128) -> float:
-    """Images a second of one epoch of a loop without a framework."""
+    """Images per second of one epoch of a loop without a framework."""
     torch.manual_seed(0)
     model = build_model("resnet32", 10, (3, 32, 32)).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -60,7 +60,7 @@ def bare_rate(data: Dataset, batch_size: int = 128) -> float:
     start = time.monotonic()
     for chosen in torch.randperm(len(labels)).split(batch_size):
         batch = padded[chosen].float()
-        rows, columns = torch.randint(9, (2,)).tolist()  # one window a batch, the cheapest crop there is
+        rows, columns = torch.randint(9, (2,)).tolist()  # one window per batch, the cheapest crop there is
         batch = batch[:, :, rows : rows + 32, columns : columns + 32]
         if torch.rand(()) < 0.5:
             batch = batch.flip(3)

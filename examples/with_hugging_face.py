@@ -10,9 +10,8 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
-from longtail import ClassPrior, MarginCrossEntropy, margins
+from longtail import ClassPrior, margin_cross_entropy, margins
 from longtail.metrics import balanced_accuracy
 
 COUNTS = (800, 400, 200, 25, 8)
@@ -27,19 +26,32 @@ def sentences(counts, seed):
     return [{"input_ids": row.tolist(), "labels": int(label)} for row, label in zip(words, labels, strict=True)]
 
 
+def make_loss(margin):
+    """What Trainer takes as ``compute_loss_func``.
+
+    Trainer adds up the gradients of ``gradient_accumulation_steps`` batches and does not divide them. It hands over
+    how many labels these batches have together: the loss is the sum over samples divided by that number. A mean
+    would make gradients as many times too large as there are batches.
+    """
+
+    def compute_loss(outputs, labels, num_items_in_batch=None):
+        num_items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        return margin_cross_entropy(outputs.logits, labels, margin).sum() / num_items
+
+    return compute_loss
+
+
 def measure(prediction):
     accuracy = balanced_accuracy(torch.tensor(prediction.predictions), torch.tensor(prediction.label_ids))
     return {"balanced_accuracy": float(accuracy)}
 
 
 def main():
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+
     set_seed(0)
     train, test = sentences(COUNTS, 0), sentences((60,) * 5, 1)
-    loss = MarginCrossEntropy(margins.logit_adjusted(ClassPrior.from_labels([item["labels"] for item in train])))
-
-    def compute_loss(outputs, labels, num_items_in_batch=None):
-        return loss(outputs.logits, labels)
-
+    prior = ClassPrior.from_labels([item["labels"] for item in train])
     size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertForSequenceClassification(BertConfig(vocab_size=100, num_labels=len(COUNTS), **size))
     with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +59,8 @@ def main():
             folder,
             num_train_epochs=15,
             learning_rate=3e-3,
-            per_device_train_batch_size=64,
+            per_device_train_batch_size=32,
+            gradient_accumulation_steps=2,
             per_device_eval_batch_size=300,
             report_to=[],
             save_strategy="no",
@@ -59,7 +72,7 @@ def main():
             arguments,
             train_dataset=train,
             eval_dataset=test,
-            compute_loss_func=compute_loss,
+            compute_loss_func=make_loss(margins.logit_adjusted(prior)),
             compute_metrics=measure,
         )
         trainer.train()

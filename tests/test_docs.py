@@ -1,6 +1,5 @@
 """The docs are true: code on the pages runs and prints what they say, and undocumented names stop the build."""
 
-import importlib.util
 import os
 import re
 import shlex
@@ -28,13 +27,11 @@ SECONDS = re.compile(r"^(\w+ .*) +[\d.]+$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def hooks():
-    """docs/hooks.py, which mkdocs and mkdocstrings load by its path too."""
+    """docs/hooks.py with its modules, loaded as mkdocs loads it."""
     pytest.importorskip("mkdocs", reason='the docs need pip install "longtail[docs]"')
-    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs" / "hooks.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up annotations
-    spec.loader.exec_module(module)
-    return module
+    from mkdocs.config import load_config
+
+    return load_config(str(ROOT / "mkdocs.yml"))["hooks"]["docs/hooks.py"]
 
 
 def assert_same_output(printed, shown, slack=0.02):
@@ -77,10 +74,11 @@ def test_code_on_a_page_prints_what_the_page_says(page, tmp_path, monkeypatch, c
     for block, following in zip_longest(blocks, blocks[1:]):
         if block["file"]:
             Path(block["file"]).write_text(block["text"])
-            check_recipe(load_recipe(Path(block["file"])))
+            if block["language"] == "toml":
+                check_recipe(load_recipe(Path(block["file"])))
         if block["language"] == "console":
             run_console(block["text"])
-        if block["language"] == "python":
+        if block["language"] == "python" and not block["file"]:
             printed = run_python(block["text"], page.name, namespace, capsys)
             is_output = (
                 following is not None
@@ -93,10 +91,19 @@ def test_code_on_a_page_prints_what_the_page_says(page, tmp_path, monkeypatch, c
                 assert not printed, "a block that prints is followed by a text block with what it prints"
 
 
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_a_page_has_the_words_of_the_glossary(page):
+    counted = r"(one|two|once|labels?|values?|vectors?|numbers?|lines?|images|folder|probability)"
+    unit = rf"{counted}\s+an?\s+(sample|class|label|epoch|second|run)\b|samples\s+a\s+(class|second)\b"
+    assert not re.search(rf"{unit}|skew|\bgo(es)? on\b", page.read_text())
+
+
 def test_the_readme_tells_which_methods_are_consistent(hooks):
     rows = re.findall(r"^\| `(\w+)`.*\| (yes|no)[^|]*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(rows) > 5
-    assert dict(rows) == {name: hooks.consistency(METHODS[name]) for name, _ in rows}
+    assert dict(rows) == {name: hooks.methods.consistency(METHODS[name]) for name, _ in rows}
 
 
 def test_the_demo_in_the_readme_agrees_with_the_comparison_in_the_docs():
@@ -127,7 +134,7 @@ def test_the_example_gains_what_the_readme_says():
 
 class TestHooks:
     def test_the_library_is_documented(self, hooks):
-        assert hooks.undocumented(hooks.load_package()) == []
+        assert hooks.reference.undocumented(hooks.reference.load_package()) == []
 
     @pytest.mark.parametrize(
         ("source", "problem"),
@@ -150,7 +157,7 @@ class TestHooks:
         import griffe
 
         with griffe.temporary_visited_package("fake", modules=files) as package:
-            problems = hooks.undocumented(package)
+            problems = hooks.reference.undocumented(package)
         assert any(found.startswith(problem) for found in problems), problems
 
     def test_a_documented_package_has_no_problems(self, hooks):
@@ -159,13 +166,13 @@ class TestHooks:
         part = "__all__ = ['A', 'f']\nclass A:\n  'Doc.'\n  def _m(self): ...\ndef f():\n  'Doc.'"
         files = {"__init__.py": "from fake.part import f\n__all__ = ['f']", "part.py": part, "_private.py": "x = 1"}
         with griffe.temporary_visited_package("fake", modules=files) as package:
-            assert hooks.undocumented(package) == []
+            assert hooks.reference.undocumented(package) == []
 
     def test_the_build_stops_at_an_undocumented_name(self, hooks, monkeypatch):
         from mkdocs.config.defaults import MkDocsConfig
         from mkdocs.exceptions import PluginError
 
-        monkeypatch.setattr(hooks, "undocumented", lambda package: ["longtail.f has no docstring"])
+        monkeypatch.setattr(hooks.reference, "undocumented", lambda package: ["longtail.f has no docstring"])
         with pytest.raises(PluginError, match=r"longtail\.f has no docstring"):
             hooks.on_config(MkDocsConfig())
 
@@ -199,7 +206,7 @@ class TestHooks:
             "", "Formula", "Args", "Use when", "", "Example", "Deviates",
         ]  # fmt: skip
         assert sections[1].text == "a[y] = 1\n  + 2"
-        assert hooks.arguments(sections[2].text) == [("x", "one and more."), ("y", "two.")]
+        assert hooks.methods.arguments(sections[2].text) == [("x", "one and more."), ("y", "two.")]
         assert sections[4].text == "Some prose: with a colon."
         assert sections[5].text == ">>> 1 + 1\n2\n\n>>> 2\n2"
         assert card_section(card, "Deviates") == "In nothing."
@@ -207,7 +214,7 @@ class TestHooks:
 
     @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
     def test_a_method_page_has_the_whole_card_and_its_code_runs(self, hooks, method, capsys):
-        page = hooks.method_page(method)
+        page = hooks.methods.method_page(method)
         for section in card_sections(method.card.__doc__):
             assert section.text.split()[-1].strip("`.") in page
         for block in BLOCK.finditer(page):
@@ -215,21 +222,21 @@ class TestHooks:
                 assert not run_python(block["text"], method.name, {}, capsys)
 
     def test_every_method_is_in_the_table(self, hooks):
-        index = hooks.methods_index()
+        index = hooks.methods.methods_index()
         assert all(f"({name}.md)" in index for name in METHODS)
 
     def test_method_names_become_links_but_not_on_their_own_page(self, hooks):
         text = "``adaptive`` and ``effective_number``, not ``tau``; :meth:`smoothed`"
-        assert hooks.linked(text, "adaptive") == (
+        assert hooks.methods.linked(text, "adaptive") == (
             "`adaptive` and [`effective_number`](class_balanced.md), not `tau`; `smoothed`"
         )
 
     def test_benchmark_rows_become_tables(self, hooks, tmp_path):
-        assert "make bench" in hooks.benchmark_tables(tmp_path)
+        assert "make bench" in hooks.speed.benchmark_tables(tmp_path)
         rows = ["size,method,ratio,torch", "1 x 2,a,1.0,2.13", "1 x 2,b,1.256,2.13", "3 x 4,a,1.0,2.13"]
         (tmp_path / "many_sizes.csv").write_text("\n".join(rows) + "\n")
         (tmp_path / "one_size.csv").write_text("size,method,ratio,peak\n9,a,1.0,7.5\n9,b,2.0,8.5\n")
-        shown = hooks.benchmark_tables(tmp_path)
+        shown = hooks.speed.benchmark_tables(tmp_path)
         assert "torch 2.13" in shown
         assert "| `b` | 1.26 |  |" in shown
         assert "| b | 2.0 | 8.5 |" in shown
@@ -240,7 +247,7 @@ class TestHooks:
         two_seeds = [f"digits,logit_adjusted,{seed},0.8,{0.8 + seed / 100},1,1,0.5,0.1,1.25" for seed in (0, 1)]
         for stem, rows in (("cifar10_lt_fast", one_seed), ("digits", two_seeds)):
             (tmp_path / f"{stem}.csv").write_text("\n".join([header, *rows]) + "\n")
-        shown = hooks.quality_tables(tmp_path).replace("&nbsp;", " ")
+        shown = hooks.comparisons.quality_tables(tmp_path).replace("&nbsp;", " ")
         assert "| 30.00 (1 seed) | 90.0 |  | 25.0 | 900 |" in shown
         assert "| 19.50 ± 6.35 (2 seeds) | 100.0 | 100.0 | 50.0 | 1.2 |" in shown  # t(0.975, 1) = 12.706, times 0.5
         assert "longtail compare digits --seeds 2 \\\n    --methods logit_adjusted\n" in shown
@@ -255,20 +262,20 @@ class TestHooks:
 
         (tmp_path / "digits.csv").write_text("recipe,method,balanced_accuracy,seconds\na,m,1,1\nb,m,1,1\n")
         with pytest.raises(PluginError, match="one recipe"):
-            hooks.quality_tables(tmp_path)
+            hooks.comparisons.quality_tables(tmp_path)
 
     def test_tables_of_the_lab_name_what_the_code_knows(self, hooks):
-        shown = hooks.sources_table()
+        shown = hooks.lab.sources_table()
         assert all(f"| `{name}` |" in shown for name in SOURCES)
         assert "*Files:* its folder cifar-10-batches-bin (or" in shown
         assert "*Files:* tiny_imagenet_lt/features_pca256.npz." in shown
-        assert "5000, 2997, 1796" in hooks.profiles_table()
-        assert "*Options:* `width=16`. | 464,154 |" in hooks.models_table()
-        assert "| `digits` | Long-tailed handwritten digits" in hooks.recipes_table()
-        assert "| `milestones` | `[0.8, 0.9]` | Of" in hooks.settings_tables()
-        assert "| 0.04 | 1.00 | 0.75 | 0.25 | 0.00 |" in hooks.schedules_table()
-        assert "| `adamw` | Adam" in hooks.optimizers_table()
-        assert "[longtail.sampling.RepeatFactorSampler]" in hooks.samplers_table()
+        assert "5000, 2997, 1796" in hooks.lab.profiles_table()
+        assert "*Options:* `width=16`. | 464,154 |" in hooks.lab.models_table()
+        assert "| `digits` | Long-tailed handwritten digits" in hooks.lab.recipes_table()
+        assert "| `milestones` | `[0.8, 0.9]` | Of" in hooks.lab.settings_tables()
+        assert "| 0.04 | 1.00 | 0.75 | 0.25 | 0.00 |" in hooks.lab.schedules_table()
+        assert "| `adamw` | Adam" in hooks.lab.optimizers_table()
+        assert "[longtail.sampling.RepeatFactorSampler]" in hooks.lab.samplers_table()
 
     def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(self, hooks, tmp_path):
         # Not --quiet: it hides warnings from --strict too.
@@ -301,8 +308,8 @@ TABLE_1 = {
 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_the_table_of_margins_is_the_paper_s_but_for_what_the_page_says(hooks, name):
-    assert hooks.kinds_of_terms(METHODS[name]) == TABLE_1[name]
-    assert f"| [`{name}`](methods/{name}.md) |" in hooks.margins_table()
+    assert hooks.methods.kinds_of_terms(METHODS[name]) == TABLE_1[name]
+    assert f"| [`{name}`](methods/{name}.md) |" in hooks.methods.margins_table()
 
 
 def test_rows_with_distances_become_a_table(hooks, tmp_path):
@@ -313,7 +320,7 @@ def test_rows_with_distances_become_a_table(hooks, tmp_path):
     second = ["digits_elm", "elm", "1", "0.9", "1.0", *(["3.0"] * len(names))]
     (tmp_path / "digits_elm.csv").write_text("\n".join(",".join(row) for row in (header, first, second)) + "\n")
     (tmp_path / "other.csv").write_text("recipe,method\ndigits,elm\n")
-    shown = hooks.compactness_tables(tmp_path)
+    shown = hooks.comparisons.compactness_tables(tmp_path)
     assert shown.count("###") == 1
     assert shown.count("2.00 / 2.00 / 2.00") == len(places)
     assert "10.00" in shown

@@ -31,7 +31,7 @@ class ClassPrior:
 
     _counts: IntArray
     num_samples: int
-    """Samples seen. With several labels a sample this is less than the sum of the counts."""
+    """Samples seen. For multi-label data this is less than the sum of the counts."""
     pseudocount: float = 0.0
     """What :meth:`smoothed` added to every count before taking probabilities."""
 
@@ -63,7 +63,9 @@ class ClassPrior:
         """
         array = np.asarray(to_numpy(counts))
         if array.ndim != 1 or array.size == 0:
-            raise ValueError(f"ClassPrior: counts must be a vector with one number a class. Got shape {array.shape}.")
+            raise ValueError(
+                f"ClassPrior: counts must be a vector with one number per class. Got shape {array.shape}."
+            )
         if array.dtype.kind not in "iuf":
             raise TypeError(f"ClassPrior: counts must be whole numbers. Got {array.dtype}.")
         bad = np.flatnonzero(~np.isfinite(array) | (array < 0) | (array != np.floor(array)))
@@ -76,7 +78,7 @@ class ClassPrior:
 
     @classmethod
     def from_indicator(cls, indicator: Any) -> ClassPrior:
-        """Count the positives of each label where a sample may have several labels, or none.
+        """Count the positives of each label of multi-label data: a sample may have any number of labels, or none.
 
         Args:
             indicator: [N, C] of 0 and 1: NumPy, torch (dense or sparse) or SciPy sparse.

@@ -70,7 +70,7 @@ def _checked_integers(array: npt.NDArray[Any]) -> IntArray:
     if array.ndim != 1:
         raise ValueError(
             f"ClassPrior.from_labels: labels must be a vector. Got shape {array.shape}; "
-            "for several labels a sample use ClassPrior.from_indicator."
+            "for multi-label data use ClassPrior.from_indicator."
         )
     if array.size and array.dtype.kind not in "iub":
         raise TypeError(

@@ -1,4 +1,4 @@
-"""ExtremeClassifier: from sparse features to a ranking of very many labels, any number of them per sample."""
+"""ExtremeClassifier: extreme classification, from sparse features to a ranking of labels, any number per sample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = ["ExtremeClassifier"]
 
 
 class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
-    """A ranking of very many labels from sparse or dense features, trained with the loss that you choose.
+    """Extreme classification: a ranking of labels from sparse or dense features, with the loss that you choose.
 
     Formula:
         f[y] = <w[y], h> + b[y] + <a[y], x> (the last term by ``skip_connection``), h = V x + c or relu(V x + c);

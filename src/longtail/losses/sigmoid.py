@@ -154,7 +154,7 @@ def binary_cross_entropy(
         [N] losses in the dtype of ``logits`` (float32 under autocast).
 
     Use when:
-        A sample may have several labels, or none, and probabilities should be those of the data.
+        The data are multi-label, and probabilities should be those of the data.
     Avoid when:
         Rare labels matter and predictions are made at 0.5: nearly all of what it sees of them are negatives.
     Special cases:

@@ -232,7 +232,7 @@ def classifier_retraining(prior: ClassPrior, share: float = 0.5) -> Plan:
             short one needs more.
 
     Use when:
-        Features of plain training are good, as they often are, and the head is what is skewed.
+        Features of plain training are good, as they often are, and only the head favors frequent classes.
     Avoid when:
         A post-hoc adjustment does as well: it needs no second stage.
     Special cases:
@@ -280,7 +280,7 @@ def retrained_balanced_softmax(prior: ClassPrior, tau: float = 1.0, share: float
     """Features by plain training, then a new head on frozen features with balanced softmax.
 
     Formula:
-        stage two: Delta[y, y'] = tau * log(pi[y'] / pi[y]), every sample once an epoch, new head
+        stage two: Delta[y, y'] = tau * log(pi[y'] / pi[y]), every sample once per epoch, new head
 
     Args:
         prior: the class counts; every class needs samples or smoothing.
@@ -321,7 +321,7 @@ def decoupled(
     Args:
         prior: the class counts; every class needs samples or smoothing where a tau is not 0.
         feature_tau: strength of the adjustment in stage one: 0 is softmax, 1 balanced softmax.
-        feature_power: sampling in stage one: 1 takes every sample once an epoch, 0 is class-balanced sampling (CBS).
+        feature_power: sampling in stage one: 1 takes every sample once per epoch, 0 is class-balanced sampling (CBS).
         tau: strength of the adjustment in stage two.
         power: sampling in stage two.
         share: length of stage two, as a share of stage one. The papers' 0.1 is of long schedules; a new head on a
@@ -352,7 +352,7 @@ def adjustment(prior: ClassPrior, tau: float) -> Margins | None:
 
 
 def _power_sampler(prior: ClassPrior, power: float) -> SamplerFactory:
-    """Classes in proportion to their size to this power; at 1, every sample once an epoch."""
+    """Classes in proportion to their size to this power; at 1, every sample once per epoch."""
     if power == 1:
         return instance_sampler
     counts = prior.counts.double()

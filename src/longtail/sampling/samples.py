@@ -34,7 +34,7 @@ class RepeatFactorSampler(EpochSampler):
         rank: see ``EpochSampler``.
 
     Use when:
-        Samples have several labels (detection, tags), or no sample may be left out of an epoch.
+        The data are multi-label (detection, tags), or no sample may be left out of an epoch.
     Avoid when:
         Classes are few: none is rarer than the threshold, and nothing is repeated.
     Special cases:
@@ -96,13 +96,13 @@ class UndersamplingSampler(EpochSampler):
     [3, 2]
 
     Deviates:
-        With several labels the PLM paper draws ``per_class`` samples of each class and drops duplicates, so that
+        On multi-label data the PLM paper draws ``per_class`` samples of each class and drops duplicates, so that
         epochs differ in length. Here every sample belongs to one class: no duplicates, and labels with at most
         ``per_class`` samples still keep all of them.
 
     Reference:
         Liu et al. (2009), "Exploratory undersampling for class-imbalance learning", with one subset per epoch; Duarte
-        et al., "PLM: Partial label masking", section 3.1, for several labels.
+        et al., "PLM: Partial label masking", section 3.1, for multi-label data.
     """
 
     shown = ("per_class",)

@@ -55,7 +55,7 @@ def make_predictions(counts, bias=1.0, seed=0, num_samples=400, names=None, sign
 
 
 def make_embeddings(predictions, spread=1.0, seed=0):
-    """Gaussian clouds, one a class: as many training samples as it has, at most 12, and its test samples."""
+    """Gaussian clouds, one per class: as many training samples as it has, at most 12, and its test samples."""
     generator = torch.Generator().manual_seed(seed)
     num_classes = len(predictions.class_names)
     centers = 4 * torch.eye(num_classes)

@@ -79,6 +79,16 @@ def test_a_comparison_has_the_recipe_s_own_method():
     assert default_methods(RECIPE) == ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
 
 
+def test_choosing_methods_runs_no_code_that_is_not_trusted(tmp_path):
+    own_file = tmp_path / "own.py"
+    own_file.write_text("raise RuntimeError('this ran')\n")
+    recipe = RECIPE.with_method(f"{own_file}:rising")
+    methods = default_methods(recipe)
+    assert methods[-1] == recipe.method.name
+    with pytest.raises(ValueError, match=r"names code of its own.*--trust-code"):
+        plan_jobs(recipe, methods, [0], tmp_path)
+
+
 @pytest.mark.parametrize("text", ["elm(", "elm(strength)", "elm)(", "", "(tau=1)"])
 def test_what_is_no_method_is_an_error(text):
     with pytest.raises(ValueError, match="a method must be NAME or NAME"):

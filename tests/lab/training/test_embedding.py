@@ -129,7 +129,7 @@ def test_embeddings_are_of_data_with_one_label_a_sample(run_folder, tmp_path):
     assert not (tmp_path / "pairs").exists()
     folder = copied(run_folder, tmp_path)
     (folder / "recipe.toml").write_text(to_toml(pairs))
-    with pytest.raises(ValueError, match="one label a sample"):
+    with pytest.raises(ValueError, match="one label per sample"):
         embed_run(folder, "cpu")
 
 

@@ -1,4 +1,4 @@
-"""Several labels a sample in the training loop: losses, metrics, state of the masking, resumption, processes."""
+"""Multi-label data in the training loop: losses, metrics, state of the masking, resumption, processes."""
 
 import numpy as np
 import pytest

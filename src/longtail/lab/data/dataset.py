@@ -45,7 +45,7 @@ class Split:
     inputs: Tensor | Rows
     """[N, ...] in memory, or rows that know how to make a batch: ``SparseRows``, ``ImageFiles``."""
     labels: Tensor
-    """[N] int64 class indices; or [N, C] bool where a sample may have several labels, as an ordinary tensor or, for
+    """[N] int64 class indices; or [N, C] bool for multi-label data, as an ordinary tensor or, for
     many labels, a sparse one (COO, coalesced)."""
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Dataset:
 
     @property
     def is_multilabel(self) -> bool:
-        """Whether a sample may have several labels, or none."""
+        """Whether the data are multi-label: a sample may have any number of labels, or none."""
         return self.train.labels.ndim == 2
 
     @property

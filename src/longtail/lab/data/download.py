@@ -114,7 +114,7 @@ def download_dataset(name: str, root: PathLike | None = None) -> Path:
 def download(file: RemoteFile, folder: PathLike, show_progress: bool = True) -> Path:
     """Download one file, unless it is there already.
 
-    It grows as ``NAME.part``, where an interrupted download goes on next time, and gets its name once its checksum is
+    It grows as ``NAME.part``, where an interrupted download resumes next time, and gets its name once its checksum is
     right. With a wrong checksum nothing is kept.
 
     Args:
@@ -201,7 +201,7 @@ def _fetch(url: str, part: Path, show_progress: bool) -> None:
         with part.open("ab" if resumes else "wb") as file, _progress(show_progress, part.stem, start, total) as tick:
             _copy(response, file, tick)
     if total is not None and part.stat().st_size < total:
-        raise OSError(f"got {part.stat().st_size} of {total} bytes; try again to go on from there")
+        raise OSError(f"got {part.stat().st_size} of {total} bytes; try again to resume there")
 
 
 def _copy(source: Any, target: BinaryIO, tick: Callable[[int], None]) -> None:

@@ -144,7 +144,7 @@ def _draw_distances(compared: Mapping[str, Sequence[Result]]) -> Any:
 
 
 def _draw_violins(rows: Sequence[Mapping[str, Mapping[str, Any]]], titles: Sequence[str]) -> Any:
-    """One row a quantity, one column a group, one violin a method."""
+    """One row per quantity, one column per group, one violin per method."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
 

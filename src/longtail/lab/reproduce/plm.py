@@ -108,7 +108,7 @@ INITIAL_RATIOS = {"min": 28.82, "max": 30.74, "mean": 25.65, "data": 24.86}
 """Table 6: initial ratio -> error on CIFAR-10-LT at a ratio of 100 and a rate of 1, in percent."""
 
 UNDERSAMPLED_SHARE = 19
-"""The reference draws 500 samples a class, a 19th of those of its most frequent one."""
+"""The reference draws 500 samples per class, a 19th of those of its most frequent one."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 recipe.toml        the resolved recipe
 environment.json   versions and hardware
-metrics.jsonl      one line an epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
+metrics.jsonl      one line per epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
 checkpoint.pt      the last complete epoch, to resume from
 predictions.npz    logits and labels of the test set, training counts, norms of the class vectors
 embeddings.npz     embeddings and labels of training and test samples, if the recipe asks for them
@@ -54,7 +54,7 @@ class Predictions:
     scores: FloatArray
     """[N, C], what it predicts with: the logits, or what a post-hoc method makes of them."""
     labels: npt.NDArray[np.int64] | npt.NDArray[np.bool_]
-    """[N] class indices, or [N, C] where a sample may have several labels."""
+    """[N] class indices, or [N, C] for multi-label data."""
     train_counts: npt.NDArray[np.int64]
     """[C]."""
     class_names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Predictions:
 
     @property
     def is_multilabel(self) -> bool:
-        """Whether a sample may have several labels, or none."""
+        """Whether the data are multi-label: a sample may have any number of labels, or none."""
         return self.labels.ndim == 2
 
     def save(self, path: Path) -> None:

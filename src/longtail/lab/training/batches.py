@@ -26,7 +26,7 @@ class Batch:
 
     inputs: Inputs
     target: Tensor
-    """[N] class indices; or [N, C]: 0 and 1 where a sample may have several labels, probabilities after mixup."""
+    """[N] class indices; or [N, C]: 0 and 1 for multi-label data, probabilities after mixup."""
 
 
 @dataclass(frozen=True)

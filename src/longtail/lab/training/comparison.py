@@ -1,6 +1,6 @@
 """Methods x seeds, side by side: same data, same initial weights and same batches for a seed, another method.
 
-Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is killed goes on where it was.
+Each run has a folder of its own, ``METHOD/seed-N``, so a comparison that is killed resumes where it was.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from longtail._core.files import replacing
 from longtail.lab.runs.folder import Run, find_runs, label_runs, load_run
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
+from longtail.methods.custom import is_reference
 from longtail.methods.table import get_method
 
 __all__ = [
@@ -66,11 +67,12 @@ class Failure:
 
 def default_methods(recipe: Recipe) -> list[str]:
     """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
-    if get_method(recipe.method.name).family == "multi-label":
+    own = recipe.method.name
+    if not is_reference(own) and get_method(own).family == "multi-label":
         methods = ["binary_cross_entropy", "partial_label_masking"]
     else:
         methods = ["cross_entropy", "posthoc_adjusted", "logit_adjusted"]
-    return methods if recipe.method.name in methods else [*methods, recipe.method.name]
+    return methods if own in methods else [*methods, own]
 
 
 def plan_jobs(
@@ -195,7 +197,7 @@ def _start_worker(threads: int) -> ProcessPoolExecutor:
 
 
 def write_rows(runs: Sequence[Run], path: Path) -> None:
-    """One CSV line a run: recipe, method, seed, every metric, seconds of training."""
+    """One CSV line per run: recipe, method, seed, every metric, seconds of training."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     text = io.StringIO()
     writer = csv.writer(text)
@@ -213,7 +215,7 @@ def _read_outcome(future: Future[None], job: Job) -> Run | Failure:
         return load_run(job.folder)
     except BrokenExecutor:
         return Failure(job, "its process was killed, perhaps for want of memory.")
-    except Exception as error:  # whatever one run died of, the others go on
+    except Exception as error:  # whatever one run died of, the others continue
         return Failure(job, (str(error).strip().splitlines() or [type(error).__name__])[0])
 
 

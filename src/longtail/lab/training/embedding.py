@@ -39,7 +39,7 @@ def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False)
     check_recipe(recipe, trust_code)
     data = load_data(recipe.data)
     if data.train.labels.ndim != 1:
-        raise ValueError(f"{folder}: embeddings are kept with one label a sample, and these data have several.")
+        raise ValueError(f"{folder}: embeddings are kept with one label per sample, and these data are multi-label.")
     expected = run.predictions
     has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
     if not has_same_counts or not torch.equal(data.test.labels.to_dense(), torch.from_numpy(expected.labels)):

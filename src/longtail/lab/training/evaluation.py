@@ -76,8 +76,8 @@ def predictions_of(logits: Tensor, model: Classifier, data: Dataset, plan: Plan)
 def score_metrics(scores: Tensor, labels: Tensor, prior: ClassPrior) -> dict[str, float]:
     """What is measured of scores [N, C]; what has no value is left out.
 
-    With one label a sample (labels [N]): accuracy, balanced and by group, and calibration error. With several (labels
-    [N, C]): see ``multilabel_metrics``.
+    With one label per sample (labels [N]): accuracy, balanced and by group, and calibration error. For multi-label
+    data (labels [N, C]): see ``multilabel_metrics``.
     """
     if labels.ndim == 2:
         return multilabel_metrics(scores, labels.to_dense(), prior)

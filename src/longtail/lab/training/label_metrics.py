@@ -1,4 +1,4 @@
-"""What a run measures where a sample may have several labels."""
+"""What a run measures on multi-label data."""
 
 from __future__ import annotations
 

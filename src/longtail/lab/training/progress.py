@@ -12,7 +12,7 @@ __all__ = ["TrainingProgress"]
 
 
 class TrainingProgress:
-    """Epochs done, loss, samples a second and time left, on standard error; nothing if not enabled."""
+    """Epochs done, loss, samples per second and time left, on standard error; nothing if not enabled."""
 
     def __init__(self, num_epochs: int, epoch: int, enabled: bool) -> None:
         self._progress = Progress(

@@ -55,10 +55,10 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class MethodRecipe:
-    """How to deal with the skew."""
+    """How to deal with the imbalance."""
 
     name: str = "cross_entropy"
-    """A row of METHODS."""
+    """A row of METHODS, or ``file.py:function`` of your own."""
     options: Options = field(default_factory=dict)
 
 
@@ -69,14 +69,14 @@ class TrainRecipe:
     epochs: int = 30
     batch_size: int = 128
     optimizer: str = "sgd"
-    """A name in ``optimizing.OPTIMIZERS``: "sgd" or "adamw"."""
+    """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
     learning_rate: float = 0.1
     momentum: float = 0.9
     """Of SGD."""
     nesterov: bool = False
     weight_decay: float = 5e-4
     schedule: str = "cosine"
-    """A name in ``optimizing.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
+    """A name in ``optimizers.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
     milestones: tuple[float, ...] = (0.8, 0.9)
     """Of "multi_step": shares of training after which the learning rate drops."""
     decay: float = 0.1

@@ -1,4 +1,4 @@
-"""Two digits an image: counts, partners and shifts as the paper's appendix has them."""
+"""Two digits per image: counts, partners and shifts as the paper's appendix has them."""
 
 import os
 from pathlib import Path

@@ -83,7 +83,7 @@ def load_annotated_images(
     test_images: PathLike,
     size: int,
 ) -> Dataset:
-    """Images with COCO or LVIS annotations, as samples with several labels.
+    """Images with COCO or LVIS annotations, as multi-label data.
 
     Args:
         train: annotation file of the images to train on.

@@ -34,7 +34,7 @@ class Texts:
     name: str
     train_texts: Sequence[str]
     train_labels: Tensor
-    """[N] int64, or [N, C] bool where a text may have several labels."""
+    """[N] int64, or [N, C] bool for multi-label texts."""
     test_texts: Sequence[str]
     test_labels: Tensor
     class_names: tuple[str, ...]

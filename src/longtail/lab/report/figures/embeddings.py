@@ -101,7 +101,8 @@ def draw_other_heads(comparison: SingleLabelComparison) -> Figure | None:
     layout = build_layout(x=build_axis(""), y=build_share_axis("balanced accuracy", rangemode="tozero"), height=320)
     summary = (
         f"By the nearest class mean: {describe_methods(comparison, by_mean, 'with')}. It weighs classes equally; "
-        "neighbors are counted among training samples, which are skewed. From the samples whose embeddings were kept."
+        "neighbors are counted among training samples, which are imbalanced. From the samples "
+        "whose embeddings were kept."
     )
     table = Table(("method", "its own head", *names.values()), rows)
     return Figure("other-heads", traces, layout | GROUPED_BARS, summary, table, [series for series, _ in found])

@@ -1,0 +1,88 @@
+"""Tables of single experiments, from the rows of ``longtail reproduce`` and of benchmarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from longtail.lab.runs.statistics import Estimate, estimate
+from site_pages.markdown import table
+from site_pages.rows import group_by_method, group_rows, read_rows
+
+MASKING_COLUMNS = {
+    "recall": "recall",
+    "recall_rarest_3": "recall, 3 rarest",
+    "f1": "F1",
+    "f1_rarest_3": "F1, 3 rarest",
+    "exact_match": "exact match",
+}
+"""Columns of the paper's Table 1 that are shown."""
+
+
+def slices_table(path: Path) -> str:
+    """Recall by slice and precision of ways to sample negatives, from rows of ``longtail reproduce delicious``."""
+    names = [*(f"{group} R@{k}" for k in (1, 10) for group in ("head", "torso", "tail")), "P@1", "PSP@1"]
+    body = []
+    for scheme, members in group_rows(read_rows(path), "sampling", "weighting").items():
+        values = [estimate(float(row[name]) for row in members) for name in names]
+        body.append([", ".join(scheme), *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
+    return table(["negatives, weighting", *names], body)
+
+
+def recommendation_table(path: Path) -> str:
+    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``."""
+    body = [
+        [f"{row['sampling']}, {row['weighting']}", *(f"{float(row[n]):.4f}" for n in ("recall", "rare_recall"))]
+        for row in read_rows(path)
+    ]
+    return table(["negatives, weighting", "R@20", "R@20, rarest third"], body)
+
+
+def label_losses_table(path: Path) -> str:
+    """F1 of losses for multi-label data at 0.5 and with tuned thresholds, with the settings that a holdout chose."""
+    rows = [row for row in read_rows(path) if row["chosen"] == "True"]
+    columns = ("macro_f1", "tuned_macro_f1", "rarest_f1", "tuned_rarest_f1", "micro_f1", "tuned_micro_f1", "map")
+    header = [
+        "method",
+        "settings",
+        "macro-F1 at 0.5",
+        "tuned",
+        "30 rarest at 0.5",
+        "tuned",
+        "micro-F1 at 0.5",
+        "tuned",
+    ]
+    body = []
+    for method, members in group_by_method(rows).items():
+        found = [estimate(100 * float(row[column]) for row in members) for column in columns]
+        cells = [f"{value.mean:.1f}&nbsp;±&nbsp;{value.half_width:.1f}" for value in found]
+        options = json.loads(members[0]["settings"])
+        settings = ", ".join(f"`{name}={value!r}`" for name, value in options.items())
+        body.append([f"[`{method}`](methods/{method}.md)", settings, *cells])
+    return table([*header, "mAP"], body)
+
+
+def masking_table(path: Path) -> str:
+    """Table 1 of partial label masking, from rows of ``longtail reproduce plm``; in brackets the paper's values."""
+    return _masking_rows(path, ("1",), MASKING_COLUMNS)
+
+
+def masking_settings_table(path: Path) -> str:
+    """Tables 5 and 6, from the same rows."""
+    return _masking_rows(path, ("5", "6"), {"error": "error"})
+
+
+def _masking_rows(path: Path, numbers: Sequence[str], columns: Mapping[str, str]) -> str:
+    cells = group_rows([row for row in read_rows(path) if row["table"] in numbers], "row", "column")
+    body = []
+    for name in dict.fromkeys(row for row, _ in cells):
+        found = {column: cells[name, column] for column in columns}
+        estimates = [estimate(100 * float(row["value"]) for row in found[column]) for column in columns]
+        reported = [100 * float(found[column][0]["reported"]) for column in columns]
+        body.append([name, *(f"{_interval(e)} ({r:.1f})" for e, r in zip(estimates, reported, strict=True))])
+    return table(["", *columns.values()], body)
+
+
+def _interval(value: Estimate) -> str:
+    return f"{value.mean:.1f}&nbsp;±&nbsp;{value.half_width:.1f}" if value.has_interval else f"{value.mean:.1f}"
