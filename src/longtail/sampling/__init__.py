@@ -1,7 +1,7 @@
 """Samplers: which samples an epoch has, and how often."""
 
 from longtail.sampling.base import ClassIndex, Draws, EpochSampler
-from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
+from longtail.sampling.class_rates import ClassRates, draw_classes, score_function_gradient
 from longtail.sampling.classes import (
     ClassBalancedSampler,
     InstanceSampler,
@@ -26,7 +26,7 @@ __all__ = [
     "EpochSampler",
     "ClassIndex",
     "draw_classes",
-    "straight_through_gradient",
+    "score_function_gradient",
     "ClassRates",
     "InstanceSampler",
     "ClassBalancedSampler",
