@@ -9,6 +9,7 @@ from longtail.sampling.classes import (
     SquareRootSampler,
     TargetSampler,
 )
+from longtail.sampling.held_out import SubsetSampler, hold_out_counts, hold_out_samples
 from longtail.sampling.hyper_gradients import (
     HeadRecord,
     linear_hyper_gradients,
@@ -42,5 +43,8 @@ __all__ = [
     "MetaSampler",
     "MPerClassSampler",
     "RepeatFactorSampler",
+    "SubsetSampler",
+    "hold_out_counts",
+    "hold_out_samples",
     "UndersamplingSampler",
 ]

@@ -53,11 +53,11 @@ def score_function_gradient(classes: Tensor, hyper_gradients: Tensor, num_classe
         hyper_gradients: h, [N]: d meta loss / d weight of each sample in the step on this batch.
         num_classes: C.
 
-    How it comes about: let M be the meta loss after a step on the batch, and M[-i] the one after the same step without
-    sample i. The gradient of E[M] is the sum over i of E[M * d log p[c[i]] / d w], and d log p[c] / d w[k] is
-    1[k = c] - p[k], whose mean is 0. M[-i] does not depend on c[i], so it can be taken off: M - M[-i] is h[i], to first
-    order in the step. Neither does b[i], which leaves the expectation as it is and takes away what all draws have in
-    common. As the h[i] - b[i] sum to 0, p drops out. A batch of one has nothing to compare with: its gradient is 0.
+    Let M be the meta loss after a step on the batch, and M[-i] the one after the same step without sample i. The
+    gradient of E[M] is the sum over i of E[M * d log p[c[i]] / d w], and d log p[c] / d w[k] = 1[k = c] - p[k], whose
+    mean is 0. M[-i] does not depend on c[i], so it can be subtracted: M - M[-i] is h[i], to first order in the step.
+    Neither does b[i], to that order: subtracting it leaves the expectation as it is, and takes away what all draws
+    have in common. As the h[i] - b[i] sum to 0, p drops out. A batch of one has nothing to compare with: 0.
 
     >>> score_function_gradient(torch.tensor([0, 0, 1]), torch.tensor([-1.0, -1.0, -1.0]), 2).tolist()
     [0.0, 0.0]
@@ -66,9 +66,10 @@ def score_function_gradient(classes: Tensor, hyper_gradients: Tensor, num_classe
 
     Deviates:
         Eqs. (79) to (81) differentiate straight through a Gumbel-softmax: a drawn sample counts as weight 1 going
-        forward and as its share of the softmax going backward. That is biased. With a noise for each sample, as there,
-        it costs batch size * N; with a noise for each class it has rates move where no draw is better than another,
-        and can point away from the gradient. This is exact in expectation, to first order in the step, and costs C.
+        forward and as its share of the softmax going backward. That is biased. With one noise per sample, as there,
+        it costs batch size times the samples of the data set. With one noise per class, rates move even where no
+        draw is better than another, and can move away from the better class. This gradient is exact in expectation,
+        to first order in the step, and costs C.
 
     Reference:
         Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning";

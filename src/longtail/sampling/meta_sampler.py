@@ -24,7 +24,7 @@ class MetaSampler:
 
     Formula:
         p[c] = n[c] rate[c] / sum_c' n[c'] rate[c'], then a sample of the class uniformly; after each step on a batch,
-        rate <- Adam(rate, g), g[k] = N / (N - 1) * sum_{i: c[i] = k} (h[i] - mean of h) / rate[k], which in expectation
+        rate <- Adam(rate, g), g[k] = N / (N - 1) * sum_{i: c[i] = k} (h[i] - mean of h) / rate[k], whose expectation
         is the gradient of the meta loss expected after a step; h[i] = d meta_loss / d weight of sample i in the step
 
     Args:
