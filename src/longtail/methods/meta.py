@@ -101,11 +101,9 @@ def meta_reweighted(
         tau: strength of the adjustment in stage two; 0 is the meta reweighter with plain softmax.
         share: length of stage two, as a share of stage one.
         weight_learning_rate: Adam's, for the weights.
-        meta_size: samples of the class-balanced set that judges each step.
-        augment_meta: whether these are augmented as those of batches are, if the recipe augments any.
-        meta_share: share of the training samples of each class, one at least, that both stages leave out and that
-            judge each step instead of the training samples; the margins are those of the samples that are left.
-            0: the training samples judge.
+        meta_size: see ``balanced_meta_softmax``, also for the next two.
+        augment_meta: whether what judges is augmented.
+        meta_share: what is held out to judge.
 
     Use when:
         Samples can't be drawn by class, as in a stream, so that ``balanced_meta_softmax`` can't be used.
