@@ -297,7 +297,7 @@ def learned_numbers(phase):
     meta = learner.draw_meta().tolist()
     learner.learn(torch.linspace(-1, 1, 8), batch)
     summary = learner.summary()
-    return [*meta, *summary.get("sample_rates", []), *summary.get("class_weights", [])]
+    return [learner.augment_meta, *meta, *summary.get("sample_rates", []), *summary.get("class_weights", [])]
 
 
 @every_method

@@ -17,6 +17,7 @@ from longtail.sampling import (
     ProgressiveSampler,
     RepeatFactorSampler,
     SquareRootSampler,
+    SubsetSampler,
     TargetSampler,
     UndersamplingSampler,
 )
@@ -34,6 +35,7 @@ BUILDERS = {
     "progressive": lambda **options: ProgressiveSampler(LABELS, epochs=3, **options),
     "target": lambda **options: TargetSampler(LABELS, PROBS, **options),
     "repeat-factor": lambda **options: RepeatFactorSampler(LABELS, threshold=0.3, **options),
+    "subset": lambda **options: SubsetSampler(range(3, 90, 2), **options),
     "undersampling": lambda **options: UndersamplingSampler(LABELS, per_class=7, **options),
 }
 CLASSES = {
@@ -43,6 +45,7 @@ CLASSES = {
     "progressive": ProgressiveSampler,
     "target": TargetSampler,
     "repeat-factor": RepeatFactorSampler,
+    "subset": SubsetSampler,
     "undersampling": UndersamplingSampler,
 }
 RECORDED = {
@@ -52,6 +55,7 @@ RECORDED = {
     "progressive": ([86, 22, 20, 39, 68, 9, 74, 0, 90, 40, 3, 75], 256324),
     "target": ([86, 68, 20, 39, 68, 39, 90, 20, 90, 40, 39, 75], 251612),
     "repeat-factor": ([71, 55, 74, 58, 27, 92, 52, 20, 44, 59, 47, 49], 320304),
+    "subset": ([15, 61, 43, 39, 77, 33, 37, 29, 65, 31, 11, 79], 46248),
     "undersampling": ([27, 21, 3, 20, 86, 55, 68, 90, 44, 74, 72, 5], 12914),
 }
 """The first indices of epoch 2 with seed 5, and the sum of all of them times their places."""

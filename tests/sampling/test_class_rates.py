@@ -1,38 +1,83 @@
-"""Class rates: their bounds, and draws and gradients by the Gumbel maximum."""
+"""Class rates: their bounds, draws by probability, and the gradient of what a draw brings."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
+from torch import nn
 
 from longtail.sampling import (
     ClassRates,
     draw_classes,
-    straight_through_gradient,
+    linear_hyper_gradients,
+    score_function_gradient,
 )
 
+PROBS = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
 
-def test_the_straight_through_gradient_is_that_of_the_shares():
-    log_weights = torch.tensor([0.3, -1.0, 0.7], dtype=torch.float64)
-    noise = (
-        torch.empty(6, 3, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(5)).log().neg()
-    )
-    classes, shares = draw_classes(log_weights, 6, 0.7, torch.Generator().manual_seed(5))
-    assert torch.equal(classes, (log_weights + noise).argmax(1))
-    leaf = log_weights.clone().requires_grad_()
-    soft = ((leaf + noise) / 0.7).softmax(1)
-    torch.testing.assert_close(soft.detach(), shares)
-    slopes = torch.linspace(-1, 2, 6, dtype=torch.float64)
-    drawn = sum(slopes[i] * soft[i, classes[i]] for i in range(6))
-    (expected,) = torch.autograd.grad(drawn, leaf)
-    torch.testing.assert_close(straight_through_gradient(classes, shares, slopes, 0.7), expected)
+
+def batches_of(size):
+    """Every batch of classes that can be drawn."""
+    return [torch.tensor(classes) for classes in product(range(len(PROBS)), repeat=size)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_gradient_is_exact_in_expectation_where_hyper_gradients_are_of_classes(size):
+    slopes = torch.tensor([0.7, -1.3, -0.2], dtype=torch.float64)
+    leaf = PROBS.log().requires_grad_()
+    (wanted,) = torch.autograd.grad(size * (leaf.softmax(0) * slopes).sum(), leaf)
+    found = sum(PROBS[c].prod() * score_function_gradient(c, slopes[c], 3) for c in batches_of(size))
+    torch.testing.assert_close(found, wanted)
+
+
+def step_on(classes, samples, meta, learning_rate):
+    """The meta loss after a step of a linear head on these samples, and its hyper-gradients."""
+    torch.manual_seed(1)
+    head = nn.Linear(4, 3, bias=False).double()
+    x = samples[classes]
+    logits = head(x)
+    (residuals,) = torch.autograd.grad(F.cross_entropy(logits, classes), logits)
+    weight = (head.weight - learning_rate * residuals.T @ x).detach().requires_grad_()
+    meta_loss = F.cross_entropy(meta @ weight.T, torch.arange(3))
+    (gradient,) = torch.autograd.grad(meta_loss, weight)
+    return meta_loss.detach(), linear_hyper_gradients(x, residuals, gradient, step_size=learning_rate).detach()
+
+
+def test_the_gradient_is_that_of_the_expected_meta_loss_to_first_order():
+    generator = torch.Generator().manual_seed(2)
+    samples, meta = torch.randn(2, 3, 4, dtype=torch.float64, generator=generator)
+    errors = []
+    for learning_rate in (0.1, 0.01, 0.001):
+        steps = [(c, *step_on(c, samples, meta, learning_rate)) for c in batches_of(4)]
+        leaf = PROBS.log().requires_grad_()
+        (wanted,) = torch.autograd.grad(sum(leaf.softmax(0)[c].prod() * loss for c, loss, _ in steps), leaf)
+        found = sum(PROBS[c].prod() * score_function_gradient(c, slopes, 3) for c, _, slopes in steps)
+        errors.append(float((found - wanted).norm() / wanted.norm()))
+    assert errors[0] < 0.1
+    assert errors[1] < errors[0] / 5
+    assert errors[2] < errors[1] / 5
+
+
+def test_draws_that_are_alike_and_a_draw_alone_say_nothing():
+    assert not score_function_gradient(torch.tensor([0, 2, 2]), torch.full((3,), -4.0), 3).any()
+    assert not score_function_gradient(torch.tensor([1]), torch.tensor([-4.0]), 3).any()
 
 
 def test_a_class_a_millionth_as_likely_is_drawn_as_often_as_it_should():
-    log_weights = torch.tensor([0.0, -np.log(1e6)], dtype=torch.float64)
+    probs = torch.tensor([1.0, 1e-6], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    found = sum(int(draw_classes(log_weights, 1_000_000, 1.0, generator)[0].sum()) for _ in range(10))
+    found = sum(int(draw_classes(probs, 1_000_000, generator).sum()) for _ in range(10))
     assert stats.binomtest(found, 10_000_000, 1e-6).pvalue > 1e-4
+
+
+def test_draws_follow_their_probabilities_and_never_are_of_a_class_with_none():
+    probs = np.array([0.0, 5.0, 0.0, 3.0, 2.0, 0.0])
+    found = np.bincount(draw_classes(torch.from_numpy(probs), 50_000, torch.Generator().manual_seed(0)), minlength=6)
+    assert not found[probs == 0].any()
+    assert stats.chisquare(found[probs > 0], 5_000 * probs[probs > 0]).pvalue > 1e-4
 
 
 def test_rates_are_bounded():

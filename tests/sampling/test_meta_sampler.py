@@ -11,6 +11,7 @@ from scipy import stats
 from torch import nn
 
 from longtail.sampling import (
+    ClassRates,
     MetaReweighter,
     MetaSampler,
     recording,
@@ -81,6 +82,44 @@ def test_rates_that_lower_the_meta_loss_rise():
     assert sampler.rates[0] < 0.3 < 0.7 < sampler.rates[1]
 
 
+def test_rates_stay_where_no_draw_is_better_than_another():
+    sampler = MetaSampler([0] * 500 + [1] * 5, seed=0)
+    for _ in range(400):
+        sampler.draw(64)
+        sampler.update(-torch.ones(64))
+    torch.testing.assert_close(sampler.rates, torch.full((2,), 0.5, dtype=torch.float64), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rates_stay_where_what_a_draw_brings_has_nothing_to_do_with_its_class(seed):
+    sampler = MetaSampler([0] * 500 + [1] * 50 + [2] * 5, seed=seed, learning_rate=0.001)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(1_000):
+        sampler.draw(64)
+        sampler.update(-torch.rand(64, generator=generator))
+    torch.testing.assert_close(sampler.rates, torch.full((3,), 0.5, dtype=torch.float64), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_mean_gradient_points_where_the_exact_one_does(seed, monkeypatch):
+    counts, generator = torch.tensor([500, 120, 30, 8]), torch.Generator().manual_seed(seed)
+    slopes = torch.randn(4, generator=generator, dtype=torch.float64)
+    labels = torch.arange(4).repeat_interleave(counts)
+    sampler, seen = MetaSampler(labels, seed=seed), []
+    state = sampler.state_dict()
+    state["rates"]["logits"] = torch.randn(4, generator=generator, dtype=torch.float64)
+    sampler.load_state_dict(state)
+    monkeypatch.setattr(ClassRates, "descend", lambda self, gradient: seen.append(gradient) is None)
+    for _ in range(4_000):
+        sampler.update(slopes[labels[sampler.draw(64)]])
+    rates = sampler.rates.requires_grad_()
+    probs = counts * rates / (counts * rates).sum()
+    (exact,) = torch.autograd.grad(64 * (probs * slopes).sum(), rates)
+    found = torch.stack(seen).mean(0)
+    assert torch.cosine_similarity(found, exact, dim=0) > 0.99
+    assert torch.equal(found.sign(), exact.sign())
+
+
 def test_a_meta_loss_that_is_not_finite_leaves_the_rates():
     sampler = MetaSampler([0, 0, 1])
     sampler.draw(4)
@@ -99,7 +138,6 @@ def test_a_meta_loss_that_is_not_finite_leaves_the_rates():
     ("options", "message"),
     [
         ({"meta_size": 0}, "meta_size must be a whole number of at least 1. Got 0"),
-        ({"temperature": 0.0}, "temperature must be a finite number above 0. Got 0.0"),
         ({"learning_rate": -1.0}, "learning_rate must be a finite number above 0. Got -1.0"),
         ({"seed": -1}, "seed must be a whole number of at least 0. Got -1"),
     ],
@@ -160,6 +198,14 @@ def learn_in_process(rank):
     return drawn, sampler.rates, record.hyper_gradients(head, meta_loss, 0.1)
 
 
+def learn_nothing(rank):
+    sampler = MetaSampler([0] * 500 + [1] * 5)
+    for _ in range(20):
+        sampler.draw(64)
+        sampler.update(torch.full((64,), float(rank - 2)))
+    return sampler.rates
+
+
 def test_processes_draw_their_own_batches_and_keep_equal_rates(two_processes):
     (drawn, rates, slopes), (other_drawn, other_rates, other_slopes) = two_processes(learn_in_process)
     assert not torch.equal(drawn, other_drawn)
@@ -169,6 +215,11 @@ def test_processes_draw_their_own_batches_and_keep_equal_rates(two_processes):
     alone = MetaSampler(np.repeat([0, 1, 2], [50, 10, 2]), seed=3)
     learn(alone, 8)
     assert not torch.equal(alone.rates, rates)
+
+
+def test_two_processes_stay_where_no_draw_is_better(two_processes):
+    for rates in two_processes(learn_nothing):
+        assert torch.equal(rates, torch.full((2,), 0.5, dtype=torch.float64))
 
 
 def test_ten_million_samples_and_ten_thousand_classes():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Sampler
 
 from longtail.heads import fresh_head
 from longtail.losses.softmax import MarginCrossEntropy
-from longtail.methods.plan import Learner, LearnerFactory, Phase, Plan
+from longtail.methods.plan import Learner, LearnerFactory, Phase, Plan, instance_sampler
 from longtail.methods.schedules import adjustment
 from longtail.prior import ClassPrior
+from longtail.sampling.held_out import SubsetSampler, hold_out_counts, hold_out_samples
 from longtail.sampling.meta_reweighter import MetaReweighter
 from longtail.sampling.meta_sampler import MetaSampler
 
@@ -25,6 +27,8 @@ def balanced_meta_softmax(
     share: float = 0.5,
     rate_learning_rate: float = 0.01,
     meta_size: int = 512,
+    augment_meta: bool = True,
+    meta_share: float = 0.0,
 ) -> Plan:
     """BALMS: features by plain training, then a head by balanced softmax, on batches whose class rates are learned.
 
@@ -39,6 +43,10 @@ def balanced_meta_softmax(
             short one needs more.
         rate_learning_rate: Adam's, for the rates.
         meta_size: samples of the class-balanced set that judges each step.
+        augment_meta: whether these are augmented as those of batches are, if the recipe augments any.
+        meta_share: share of the training samples of each class, one at least, that both stages leave out and that
+            judge each step instead of the training samples; the margins are those of the samples that are left.
+            0: the training samples judge.
 
     Use when:
         ``retrained_balanced_softmax`` sees too few rare samples, and class-balanced sampling on top of it too many.
@@ -58,12 +66,19 @@ def balanced_meta_softmax(
     """
 
     def learner(labels: Tensor, seed: int) -> Learner:
+        parts = _divide(labels, prior.num_classes, meta_share, seed)
         sampler = MetaSampler(
-            labels, prior.num_classes, meta_size=meta_size, learning_rate=rate_learning_rate, seed=seed
+            labels[parts.trained],
+            prior.num_classes,
+            meta_labels=labels[parts.judges],
+            meta_size=meta_size,
+            learning_rate=rate_learning_rate,
+            seed=seed,
         )
-        return RateLearner(sampler)
+        return RateLearner(sampler, parts, augment_meta)
 
-    return _retrain_head(MarginCrossEntropy(adjustment(prior, tau)), share, learner)
+    loss = MarginCrossEntropy(adjustment(_count_trained(prior, meta_share), tau))
+    return _retrain_head(loss, share, learner, prior.num_classes, meta_share)
 
 
 def meta_reweighted(
@@ -72,6 +87,8 @@ def meta_reweighted(
     share: float = 0.5,
     weight_learning_rate: float = 0.01,
     meta_size: int = 512,
+    augment_meta: bool = True,
+    meta_share: float = 0.0,
 ) -> Plan:
     """Features by plain training, then a head by balanced softmax, with class weights that are learned.
 
@@ -84,7 +101,9 @@ def meta_reweighted(
         tau: strength of the adjustment in stage two; 0 is the meta reweighter with plain softmax.
         share: length of stage two, as a share of stage one.
         weight_learning_rate: Adam's, for the weights.
-        meta_size: samples of the class-balanced set that judges each step.
+        meta_size: see ``balanced_meta_softmax``, also for the next two.
+        augment_meta: whether what judges is augmented.
+        meta_share: what is held out to judge.
 
     Use when:
         Samples can't be drawn by class, as in a stream, so that ``balanced_meta_softmax`` can't be used.
@@ -102,32 +121,69 @@ def meta_reweighted(
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.2, C.3.
     """
-    loss = MarginCrossEntropy(adjustment(prior, tau), torch.ones(prior.num_classes))
+    margins = adjustment(_count_trained(prior, meta_share), tau)
+    loss = MarginCrossEntropy(margins, torch.ones(prior.num_classes))
 
     def learner(labels: Tensor, seed: int) -> Learner:
-        meta_set = MetaSampler(labels, prior.num_classes, meta_size=meta_size, seed=seed)
-        return WeightLearner(MetaReweighter(prior.num_classes, learning_rate=weight_learning_rate), meta_set, loss)
+        parts = _divide(labels, prior.num_classes, meta_share, seed)
+        meta_set = MetaSampler(labels[parts.judges], prior.num_classes, meta_size=meta_size, seed=seed)
+        reweighter = MetaReweighter(prior.num_classes, learning_rate=weight_learning_rate)
+        return WeightLearner(reweighter, meta_set, loss, parts, augment_meta)
 
-    return _retrain_head(loss, share, learner)
+    return _retrain_head(loss, share, learner, prior.num_classes, meta_share)
 
 
-def _retrain_head(loss: nn.Module, share: float, learner: LearnerFactory) -> Plan:
-    return Plan((Phase(MarginCrossEntropy()), Phase(loss, share=share, new_head=fresh_head, learner=learner)))
+class TrainingParts(NamedTuple):
+    """Indices of the samples that are trained on, and of those that judge steps; all of them are both by default."""
+
+    trained: Tensor
+    judges: Tensor
+
+
+def _divide(labels: Tensor, num_classes: int, meta_share: float, seed: int) -> TrainingParts:
+    """The same for the same seed, whichever phase asks."""
+    if meta_share == 0:
+        every = torch.arange(len(labels))
+        return TrainingParts(every, every)
+    return TrainingParts(*hold_out_samples(labels, meta_share, num_classes, seed=seed))
+
+
+def _count_trained(prior: ClassPrior, meta_share: float) -> ClassPrior:
+    """The prior of the samples that are trained on."""
+    counts = prior.counts - hold_out_counts(prior.counts, meta_share)
+    return ClassPrior.from_counts(counts).smoothed(prior.pseudocount)
+
+
+def _retrain_head(
+    loss: nn.Module, share: float, learner: LearnerFactory, num_classes: int, meta_share: float
+) -> Plan:
+    def sample_trained(labels: Tensor, seed: int, epochs: int) -> Sampler[int]:
+        return SubsetSampler(_divide(labels, num_classes, meta_share, seed).trained, seed=seed)
+
+    sampler = instance_sampler if meta_share == 0 else sample_trained
+    first = Phase(MarginCrossEntropy(), sampler)
+    return Plan((first, Phase(loss, sampler, share=share, new_head=fresh_head, learner=learner)))
 
 
 class RateLearner:
-    """Draws batches by class rates that it learns."""
+    """Draws batches by class rates that it learns.
 
-    def __init__(self, sampler: MetaSampler) -> None:
-        self.sampler = sampler
+    Args:
+        sampler: of the samples that are trained on.
+        parts: which these are, and which judge.
+        augment_meta: see ``Learner``.
+    """
+
+    def __init__(self, sampler: MetaSampler, parts: TrainingParts, augment_meta: bool = True) -> None:
+        self.sampler, self.parts, self.augment_meta = sampler, parts, augment_meta
 
     def draw_epoch(self, batch_size: int) -> tuple[Iterator[int], int]:
-        """As many draws as there are samples; each batch is drawn when the step before it was learned from."""
+        """As many draws as samples are trained on; each batch is drawn when the step before it was learned from."""
         return self._draw_batches(batch_size), len(self.sampler)
 
     def draw_meta(self) -> Tensor:
         """Indices of a class-balanced set."""
-        return self.sampler.draw_meta()
+        return self.parts.judges[self.sampler.draw_meta()]
 
     def learn(self, hyper_gradients: Tensor, target: Tensor) -> None:
         """Learn from the step on the last draw."""
@@ -152,14 +208,31 @@ class RateLearner:
 
     def _draw_batches(self, batch_size: int) -> Iterator[int]:
         for start in range(0, len(self.sampler), batch_size):
-            yield from self.sampler.draw(min(batch_size, len(self.sampler) - start)).tolist()
+            drawn = self.sampler.draw(min(batch_size, len(self.sampler) - start))
+            yield from self.parts.trained[drawn].tolist()
 
 
 class WeightLearner:
-    """Learns the class weights of a loss; batches come as they would without it."""
+    """Learns the class weights of a loss; batches come as they would without it.
 
-    def __init__(self, reweighter: MetaReweighter, meta_set: MetaSampler, loss: MarginCrossEntropy) -> None:
+    Args:
+        reweighter: what learns.
+        meta_set: draws from the samples that judge.
+        loss: has the class weights.
+        parts: which samples judge.
+        augment_meta: see ``Learner``.
+    """
+
+    def __init__(
+        self,
+        reweighter: MetaReweighter,
+        meta_set: MetaSampler,
+        loss: MarginCrossEntropy,
+        parts: TrainingParts,
+        augment_meta: bool = True,
+    ) -> None:
         self.reweighter, self.meta_set, self.loss = reweighter, meta_set, loss
+        self.parts, self.augment_meta = parts, augment_meta
         self._write_weights()
 
     def draw_epoch(self, batch_size: int) -> None:
@@ -168,9 +241,9 @@ class WeightLearner:
 
     def draw_meta(self) -> Tensor:
         """Indices of a class-balanced set."""
-        indices = self.meta_set.draw_meta()
+        chosen = self.meta_set.draw_meta()
         self.meta_set.step += 1
-        return indices
+        return self.parts.judges[chosen]
 
     def learn(self, hyper_gradients: Tensor, target: Tensor) -> None:
         """Learn from the step on a batch with these classes."""

@@ -38,8 +38,12 @@ class Learner(Protocol):
     """What a phase learns beside the model: how to draw batches, or how to weight their losses.
 
     After each step of the head it is told how a loss on a class-balanced set, ``draw_meta``, depends on the weight of
-    each sample of the batch.
+    each sample of the batch. All indices are of the whole training set: a learner that is judged by samples held out
+    of training, and the samplers of all phases of its plan, leave these out of batches by themselves.
     """
+
+    augment_meta: bool
+    """Whether samples of ``draw_meta`` are augmented as those of batches are."""
 
     def draw_epoch(self, batch_size: int) -> tuple[Iterator[int], int] | None:
         """Indices for an epoch, drawn batch by batch, and how many they are; None: the phase's sampler draws."""

@@ -1,7 +1,7 @@
 """Samplers: which samples an epoch has, and how often."""
 
 from longtail.sampling.base import ClassIndex, Draws, EpochSampler
-from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
+from longtail.sampling.class_rates import ClassRates, draw_classes, score_function_gradient
 from longtail.sampling.classes import (
     ClassBalancedSampler,
     InstanceSampler,
@@ -9,6 +9,7 @@ from longtail.sampling.classes import (
     SquareRootSampler,
     TargetSampler,
 )
+from longtail.sampling.held_out import SubsetSampler, hold_out_counts, hold_out_samples
 from longtail.sampling.hyper_gradients import (
     HeadRecord,
     linear_hyper_gradients,
@@ -26,7 +27,7 @@ __all__ = [
     "EpochSampler",
     "ClassIndex",
     "draw_classes",
-    "straight_through_gradient",
+    "score_function_gradient",
     "ClassRates",
     "InstanceSampler",
     "ClassBalancedSampler",
@@ -42,5 +43,8 @@ __all__ = [
     "MetaSampler",
     "MPerClassSampler",
     "RepeatFactorSampler",
+    "SubsetSampler",
+    "hold_out_counts",
+    "hold_out_samples",
     "UndersamplingSampler",
 ]

@@ -13,78 +13,71 @@ from torch import Tensor
 
 from longtail._core.checks import at_least
 from longtail._core.collectives import mean_over_processes
+from longtail._core.random import check_probs, uniform_draws
 
-__all__ = ["draw_classes", "straight_through_gradient", "ClassRates"]
+__all__ = ["draw_classes", "score_function_gradient", "ClassRates"]
 
 
 LEAST_RATE = 1e-3
 """Rates stay this far from 0 and 1, so that a class can come back."""
 
 
-def draw_classes(
-    log_weights: Tensor, size: int, temperature: float = 1.0, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """Draw classes by the Gumbel maximum, and say how near each of the others was.
-
-    Formula:
-        z = log_weights + g, g ~ Gumbel(0, 1); class = argmax z; shares = softmax(z / temperature)
+def draw_classes(class_probs: Tensor, size: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw classes independently, with given probabilities.
 
     Args:
-        log_weights: [C]; class c is drawn with probability proportional to exp(log_weights[c]). -inf is never drawn.
-        size: how many to draw, independently.
-        temperature: of the shares; the draws do not depend on it.
+        class_probs: [C] at least 0 and not all 0; they need not sum to 1. 0 is never drawn.
+        size: how many to draw.
         generator: the source of randomness.
 
     Returns:
-        [size] classes and [size, C] shares.
+        [size] classes, in O(C + size log C).
 
-    >>> classes, shares = draw_classes(torch.tensor([0.0, -torch.inf]), 3)
-    >>> classes.tolist(), shares[0].tolist()
-    ([0, 0, 0], [1.0, 0.0])
-
-    Deviates:
-        Eq. (79) divides without exponentiating and has the noise inside the logarithm; this is what it means. It
-        draws samples, with a noise for each of them. The largest noise of a class's n samples is one noise shifted by
-        log n, so a noise for each class draws classes with the same probabilities. Shares differ: they are a class's,
-        where those of eq. (79) are a sample's, of which the n of a class take nearly equal parts.
-
-    Reference:
-        Ren et al., "Balanced Meta-Softmax", supplement, eq. (79); Jang et al. (2017), "Categorical reparameterization
-        with Gumbel-softmax".
+    >>> draw_classes(torch.tensor([0.0, 1.0, 0.0]), 3).tolist()
+    [1, 1, 1]
     """
-    # float64: noise of 24 bits would miss classes that are a millionth as likely as others.
-    noise = torch.empty(size, len(log_weights), dtype=torch.float64).exponential_(generator=generator).log_()
-    perturbed = noise.neg_().add_(log_weights)
-    return perturbed.argmax(1), perturbed.div_(temperature).softmax(1)
+    # float64: draws of 24 bits would miss classes that are a millionth as likely as others.
+    ends = check_probs(class_probs).cumsum(0)
+    return torch.searchsorted(ends / ends[-1], uniform_draws([size], generator), right=True)
 
 
-def straight_through_gradient(
-    classes: Tensor, shares: Tensor, hyper_gradients: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """[C] the gradient of a meta loss at the log weights by which ``draw_classes`` drew.
+def score_function_gradient(classes: Tensor, hyper_gradients: Tensor, num_classes: int) -> Tensor:
+    """[C] the gradient of the expected meta loss at the log weights w by which a batch was drawn, p = softmax(w).
 
     Formula:
-        u[k] = sum_i h[i] * d shares[i, c[i]] / d log_weights[k] = sum_i h[i] s[i] (1[k = c[i]] - shares[i, k]) / t,
-        with s[i] = shares[i, c[i]]
+        u[k] = sum_i (h[i] - b[i]) (1[k = c[i]] - p[k]), b[i] = mean of h[j] over j != i
+             = N / (N - 1) * sum_{i: c[i] = k} (h[i] - mean of h)
 
     Args:
-        classes: c, [N].
-        shares: [N, C].
-        hyper_gradients: h, [N].
-        temperature: t.
+        classes: c, [N], drawn independently with probabilities p.
+        hyper_gradients: h, [N]: d meta loss / d weight of each sample in the step on this batch.
+        num_classes: C.
 
-    A draw counts as weight 1 going forward and as its share going backward.
+    Let M be the meta loss after a step on the batch, and M[-i] the one after the same step without sample i. The
+    gradient of E[M] is the sum over i of E[M * d log p[c[i]] / d w], and d log p[c] / d w[k] = 1[k = c] - p[k], whose
+    mean is 0. M[-i] does not depend on c[i], so it can be subtracted: M - M[-i] is h[i], to first order in the step.
+    Neither does b[i], to that order: subtracting it leaves the expectation as it is, and takes away what all draws
+    have in common. As the h[i] - b[i] sum to 0, p drops out. A batch of one has nothing to compare with: 0.
 
-    >>> straight_through_gradient(torch.tensor([0]), torch.tensor([[0.5, 0.5]]), torch.tensor([-1.0])).tolist()
-    [-0.25, 0.25]
+    >>> score_function_gradient(torch.tensor([0, 0, 1]), torch.tensor([-1.0, -1.0, -1.0]), 2).tolist()
+    [0.0, 0.0]
+    >>> score_function_gradient(torch.tensor([0, 0, 1]), torch.tensor([1.0, 1.0, -2.0]), 2).tolist()
+    [3.0, -3.0]
+
+    Deviates:
+        Eqs. (79) to (81) differentiate straight through a Gumbel-softmax: a drawn sample counts as weight 1 going
+        forward and as its share of the softmax going backward. That is biased. With one noise per sample, as there,
+        it costs batch size times the samples of the data set. With one noise per class, rates move even where no
+        draw is better than another, and can move away from the better class. This gradient is exact in expectation,
+        to first order in the step, and costs C.
 
     Reference:
-        Ren et al., "Balanced Meta-Softmax", supplement, eqs. (79) to (81).
+        Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning";
+        Kool et al. (2019), "Buy 4 REINFORCE samples, get a baseline for free", for the mean of the others.
     """
-    rows = torch.arange(len(classes))
-    scaled = hyper_gradients.to(shares.dtype) * shares[rows, classes] / temperature
-    drawn = torch.zeros_like(shares[0]).index_add_(0, classes, scaled)
-    return drawn - scaled @ shares
+    slopes = hyper_gradients.double()
+    advantages = (slopes - slopes.mean()) * (len(slopes) / max(1, len(slopes) - 1))
+    return torch.zeros(num_classes, dtype=torch.float64).index_add_(0, classes, advantages)
 
 
 class ClassRates:

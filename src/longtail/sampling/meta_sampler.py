@@ -14,7 +14,7 @@ from longtail._core.checks import at_least
 from longtail._core.collectives import process_rank
 from longtail._core.random import mix_seed
 from longtail.sampling.base import ClassIndex
-from longtail.sampling.class_rates import ClassRates, draw_classes, straight_through_gradient
+from longtail.sampling.class_rates import ClassRates, draw_classes, score_function_gradient
 
 __all__ = ["MetaSampler"]
 
@@ -24,7 +24,8 @@ class MetaSampler:
 
     Formula:
         p[c] = n[c] rate[c] / sum_c' n[c'] rate[c'], then a sample of the class uniformly; after each step on a batch,
-        rate <- Adam(rate, d meta_loss / d rate), through the step and straight through the draw
+        rate <- Adam(rate, g), g[k] = N / (N - 1) * sum_{i: c[i] = k} (h[i] - mean of h) / rate[k], whose expectation
+        is the gradient of the meta loss expected after a step; h[i] = d meta_loss / d weight of sample i in the step
 
     Args:
         labels: what ``ClassPrior.from_labels`` takes.
@@ -34,7 +35,6 @@ class MetaSampler:
         meta_size: samples of the class-balanced meta set, drawn anew for each step.
         learning_rate: Adam's, for the rates.
         betas: Adam's.
-        temperature: of the Gumbel-softmax.
         seed: the same in all processes.
         num_replicas: the number of processes, as for ``EpochSampler``.
         rank: this process.
@@ -50,8 +50,8 @@ class MetaSampler:
     Special cases:
         ``InstanceSampler``, but with replacement, before its first update.
 
-    What it learns grows with C, a draw with batch size * C; N counts only for the list of samples by class. Draws are
-    a function of seed, step and rank, so a run that is resumed goes on with the same batches.
+    A draw and what is learned from it cost O(C + batch size); all samples count only for the list of them by class.
+    Draws are a function of seed, step and rank, so a run that is resumed continues with the same batches.
 
     >>> sampler = MetaSampler([0] * 90 + [1] * 10, meta_size=4)
     >>> batch, meta = sampler.draw(8), sampler.draw_meta()
@@ -61,7 +61,8 @@ class MetaSampler:
     Deviates:
         The reference takes a step on trial, learns from it, takes it back, and draws again. Here the step that
         training takes is the one to learn from. Its draw of the meta set is independent; here every class comes
-        equally often, up to one. The Gumbel noise is drawn for classes, not for samples: see ``draw_classes``.
+        equally often, up to one. Its gradient goes straight through a Gumbel-softmax, which is biased; here
+        it is that of the score function, against the mean of the batch: see ``score_function_gradient``.
 
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.1, C.3.
@@ -76,24 +77,20 @@ class MetaSampler:
         meta_size: int = 512,
         learning_rate: float = 0.01,
         betas: tuple[float, float] = (0.9, 0.99),
-        temperature: float = 1.0,
         seed: int = 0,
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise ValueError(f"MetaSampler: temperature must be a finite number above 0. Got {temperature}.")
         self.num_replicas, self.rank = process_rank(num_replicas, rank)
         self.meta_size = at_least(meta_size, 1, "meta_size")
-        self.temperature = temperature
         self.seed = at_least(seed, 0, "seed")
         self.step = 0
         self._index = ClassIndex.of(labels, num_classes)
-        self._log_counts = self._index.counts.double().log()
-        self._meta_index = self._index if meta_labels is None else ClassIndex.of(meta_labels, len(self._log_counts))
+        classes = len(self._index.counts)
+        self._meta_index = self._index if meta_labels is None else ClassIndex.of(meta_labels, classes)
         self._present = torch.nonzero(self._meta_index.counts).flatten()
-        self._rates = ClassRates(len(self._log_counts), learning_rate, betas)
-        self._drawn: tuple[Tensor, Tensor] | None = None
+        self._rates = ClassRates(classes, learning_rate, betas)
+        self._drawn: Tensor | None = None
         self._warn_of_missing_classes()
 
     def __len__(self) -> int:
@@ -108,7 +105,8 @@ class MetaSampler:
     @property
     def class_probs(self) -> Tensor:
         """[C] float64, how likely a draw is of each class."""
-        return self._log_weights().softmax(0)
+        weights = self._index.counts * self.rates
+        return weights / weights.sum()
 
     @property
     def num_skipped(self) -> int:
@@ -118,8 +116,8 @@ class MetaSampler:
     def draw(self, size: int) -> Tensor:
         """[size] indices of samples to train on. :meth:`update` learns from the last draw."""
         generator = self._generator(0)
-        self._drawn = draw_classes(self._log_weights(), at_least(size, 1, "size"), self.temperature, generator)
-        return self._index.draw(self._drawn[0], generator)
+        self._drawn = draw_classes(self.class_probs, at_least(size, 1, "size"), generator)
+        return self._index.draw(self._drawn, generator)
 
     def draw_meta(self) -> Tensor:
         """[meta_size] indices of a class-balanced set, among the samples that ``meta_labels`` are of, if given.
@@ -142,7 +140,7 @@ class MetaSampler:
         """
         if self._drawn is None:
             raise RuntimeError("MetaSampler: draw a batch before the update.")
-        classes, shares = self._drawn
+        classes = self._drawn
         if hyper_gradients.shape != classes.shape:
             raise ValueError(
                 f"MetaSampler: hyper_gradients must be one for each of the {len(classes)} samples drawn. "
@@ -150,8 +148,8 @@ class MetaSampler:
             )
         self._drawn = None
         self.step += 1
-        slopes = straight_through_gradient(classes, shares, hyper_gradients.detach().cpu(), self.temperature)
-        return self._rates.descend(slopes / self.rates)
+        gradient = score_function_gradient(classes, hyper_gradients.detach().cpu(), len(self.rates))
+        return self._rates.descend(gradient / self.rates)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this sampler is; the same in all processes."""
@@ -165,9 +163,6 @@ class MetaSampler:
         self._rates.load_state_dict(state["rates"])
         self.seed, self.step = at_least(state["seed"], 0, "seed"), at_least(state["step"], 0, "step")
         self._drawn = None
-
-    def _log_weights(self) -> Tensor:
-        return self._log_counts + self.rates.log()
 
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(mix_seed(self.seed, self.step, self.rank, stream))

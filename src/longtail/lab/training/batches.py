@@ -14,7 +14,7 @@ from longtail.lab.data.sparse_rows import SparseRows
 from longtail.lab.training import augment
 from longtail.lab.training.recipe import TrainRecipe
 
-__all__ = ["Batch", "Preparation", "prepare_for", "ordered_batches", "train_batches"]
+__all__ = ["Batch", "Preparation", "augment_inputs", "ordered_batches", "prepare_for", "train_batches"]
 
 Inputs = Tensor | SparseRows
 ToDevice = Callable[[Inputs], Inputs]
@@ -64,17 +64,22 @@ def train_batches(
 ) -> Iterator[Batch]:
     """Augmented batches in the order of ``indices``; the last one may be smaller."""
     for chosen in index_batches(indices, batch_size):
-        inputs = split.batch(chosen)
+        inputs = augment_inputs(split.batch(chosen), prepare, recipe, generator)
         labels = split.targets(chosen)
-        if isinstance(inputs, Tensor) and inputs.ndim == 4:
-            inputs = augmented(inputs, recipe, generator)
-        inputs = prepare(inputs)
-        if recipe.cutout and isinstance(inputs, Tensor):
-            inputs = augment.cutout(inputs, recipe.cutout, generator)
         if recipe.mixup > 0 and isinstance(inputs, Tensor):
             yield Batch(*augment.mixup(inputs, labels, num_classes, recipe.mixup, generator))
         else:
             yield Batch(inputs, labels)
+
+
+def augment_inputs(inputs: Inputs, prepare: Preparation, recipe: TrainRecipe, generator: torch.Generator) -> Inputs:
+    """Prepared inputs; images are cropped, mirrored and cut out at random, as the recipe says."""
+    if isinstance(inputs, Tensor) and inputs.ndim == 4:
+        inputs = augmented(inputs, recipe, generator)
+    inputs = prepare(inputs)
+    if recipe.cutout and isinstance(inputs, Tensor):
+        inputs = augment.cutout(inputs, recipe.cutout, generator)
+    return inputs
 
 
 def augmented(images: Tensor, recipe: TrainRecipe, generator: torch.Generator) -> Tensor:

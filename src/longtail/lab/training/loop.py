@@ -22,13 +22,20 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from longtail._core.files import replacing
-from longtail._core.random import epoch_seed
+from longtail._core.random import epoch_seed, mix_seed
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.data.registry import load_data
 from longtail.lab.runs.folder import Run, append_metrics, environment, load_run, write_json
 from longtail.lab.runs.lock import FolderInUse, lock_folder
-from longtail.lab.training.batches import Batch, Preparation, ordered_batches, prepare_for, train_batches
+from longtail.lab.training.batches import (
+    Batch,
+    Preparation,
+    augment_inputs,
+    ordered_batches,
+    prepare_for,
+    train_batches,
+)
 from longtail.lab.training.checks import check_data, check_recipe
 from longtail.lab.training.devices import open_fabric
 from longtail.lab.training.embedding import embed_data, limited
@@ -188,6 +195,7 @@ def _train_one_epoch(
     num_batches = -(-num_indices // batch_size)
     seed = epoch_seed(settings.seed, state.epoch, fabric.global_rank)
     generator = torch.Generator().manual_seed(seed)
+    meta_generator = torch.Generator().manual_seed(mix_seed(settings.seed, state.epoch, fabric.global_rank, 2))
     torch.manual_seed(seed)  # for dropout, and for losses that draw
     batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
     state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
@@ -205,7 +213,8 @@ def _train_one_epoch(
         if state.learner is None:
             losses.append(_step(fabric, settings, state, planned.phase, batch, rate, step, num_batches))
         else:
-            losses.append(_step_and_learn(fabric, settings, data, prepare, state, planned.phase, batch, rate))
+            loss = _step_and_learn(fabric, settings, data, prepare, state, planned.phase, batch, rate, meta_generator)
+            losses.append(loss)
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
             progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
@@ -283,15 +292,18 @@ def _step_and_learn(
     phase: Phase,
     batch: Batch,
     rate: float,
+    meta_generator: torch.Generator,
 ) -> Tensor:
-    """A step of the head, after which the sampler learns how it should have drawn."""
+    """A step of the head, after which the learner learns how it should have drawn, or weighted, the batch."""
     learner, head = state.learner, state.model.head
     assert learner is not None
     assert isinstance(head, nn.Linear)
     with recording(head) as record:
         loss = _step(fabric, settings, state, phase, batch, rate, step=0, num_batches=1)
     chosen = learner.draw_meta()
-    inputs, target = fabric.to_device((prepare(data.train.batch(chosen)), data.train.labels[chosen]))
+    raw = data.train.batch(chosen)
+    prepared = augment_inputs(raw, prepare, settings, meta_generator) if learner.augment_meta else prepare(raw)
+    inputs, target = fabric.to_device((prepared, data.train.labels[chosen]))
     with fabric.autocast():
         meta_loss = F.cross_entropy(state.model(inputs).float(), target)
     # Only dampening would tell a first step from the others, and recipes have none: after the step will do.
