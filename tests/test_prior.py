@@ -137,12 +137,13 @@ def test_groups_are_a_partition(counts):
         assert members.tolist() == list(range(len(counts)))
 
 
-def test_group_boundaries_follow_the_paper():
+def test_group_boundaries_follow_the_papers():
+    """ELM and the paper on sampling bias: head >= 100, torso [20, 100), tail < 20."""
     groups = ClassPrior.from_counts([101, 100, 99, 21, 20, 19, 0]).groups()
     assert {name: classes.tolist() for name, classes in groups.items()} == {
         "head": [0, 1],
-        "torso": [2, 3],
-        "tail": [4, 5, 6],
+        "torso": [2, 3, 4],
+        "tail": [5, 6],
     }
 
 

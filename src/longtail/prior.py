@@ -146,17 +146,18 @@ class ClassPrior:
         return ClassPrior(self._counts, self.num_samples, self.pseudocount + pseudocount)
 
     def groups(self, head: int = 100, tail: int = 20) -> dict[str, Tensor]:
-        """Class indices of the head (``count >= head``), tail (``count <= tail``) and torso (between).
+        """Class indices of the head (``count >= head``), tail (``count < tail``) and torso (between).
 
-        The defaults are the "many / medium / few" of Kang et al. (2020), with the ends as in section 6.2 of
-        "Long-tail learning via logit adjustment".
+        The defaults are the "many / medium / few" of Kang et al. (2020), with the ends as in section 5 of "ELM" and
+        section 5.1 of "Disentangling sampling and labeling bias". "Long-tail learning via logit adjustment" has a class
+        of exactly ``tail`` samples in the tail instead (section 6.2), or in both groups (Figure 4).
 
         >>> {k: v.tolist() for k, v in ClassPrior.from_counts([500, 100, 50, 20, 1]).groups().items()}
-        {'head': [0, 1], 'torso': [2], 'tail': [3, 4]}
+        {'head': [0, 1], 'torso': [2, 3], 'tail': [4]}
         """
         if not tail < head:
             raise ValueError(f"ClassPrior.groups: tail must be below head. Got tail={tail}, head={head}.")
-        return self._three_groups(self._counts >= head, self._counts <= tail)
+        return self._three_groups(self._counts >= head, self._counts < tail)
 
     def quantile_groups(self, head: float = 0.66, tail: float = 0.33) -> dict[str, Tensor]:
         """Groups by quantiles of the class counts: head above the upper one, tail up to the lower one.

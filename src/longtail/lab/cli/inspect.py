@@ -33,7 +33,7 @@ __all__ = [
 NEARLY_BALANCED = 1.5
 """Up to this imbalance there is nothing to correct."""
 FEW_SAMPLES = 20
-"""What ``ClassPrior.groups`` calls a tail class."""
+"""A class with fewer is what ``ClassPrior.groups`` calls tail."""
 MANY_CLASSES = 1000
 
 
@@ -147,18 +147,18 @@ def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
                 f"{prior.num_classes:,} classes: rare ones drown in gradients from samples of all the others.",
             ),
         ]
-    elif smallest <= FEW_SAMPLES:
+    elif smallest < FEW_SAMPLES:
         found.append(
             Suggestion(
                 "logit_adjusted_adaptive",
                 f"the rarest class has {smallest:,} samples: a larger margin helps where classes separate well.",
             )
         )
-    if smallest > FEW_SAMPLES:
+    if smallest >= FEW_SAMPLES:
         found.append(
             Suggestion(
                 "power_weighted",
-                f"every class has more than {FEW_SAMPLES} samples: weights do for a model too small to fit them all.",
+                f"every class has at least {FEW_SAMPLES} samples: weights do for a model too small to fit them all.",
             )
         )
     elif prior.num_classes < MANY_CLASSES:
@@ -185,7 +185,7 @@ def render_inspection(found: Inspection) -> rich.console.RenderableType:
             )
         )
     groups = make_table("group", "samples per class", "classes", "samples", "share")
-    for group, meaning in zip(found.groups, ("100 or more", "21 to 99", "20 or fewer"), strict=True):
+    for group, meaning in zip(found.groups, ("100 or more", "20 to 99", "19 or fewer"), strict=True):
         numbers = (f"{group.num_classes:,}", f"{group.num_samples:,}", f"{group.num_samples / num_samples:.1%}")
         groups.add_row(group.name, meaning, *numbers)
     named = [f"{printable(str(label))} ({count:,})" for label, count in zip(found.classes, found.counts, strict=True)]
