@@ -213,3 +213,17 @@ def test_bad_input_is_named(make, message):
 def test_without_a_process_group_all_reduce_is_the_identity():
     prior = ClassPrior.from_counts(COUNTS)
     assert prior.all_reduce() is prior
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([900, 100], False),
+        ([900, 50, 1, 1, 1], False),
+        ([900, 50, 1, 1, 1, 1], True),
+        ([200] * 10, False),
+        ([200] * 11, True),
+    ],
+)
+def test_groups_are_useful_where_classes_are_many_or_differ(counts, expected):
+    assert ClassPrior.from_counts(counts).has_useful_groups is expected

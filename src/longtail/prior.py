@@ -15,6 +15,11 @@ from longtail._core.labels import IntArray, column_sums, label_array, to_numpy
 
 __all__ = ["ClassPrior"]
 
+FEWEST_GROUPED = 6
+"""Fewer classes are shown by name: groups of one or two classes say less than the classes do."""
+MOST_NAMED = 10
+"""More classes keep their group, even if it is the only one."""
+
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ClassPrior:
@@ -158,6 +163,16 @@ class ClassPrior:
         if not tail < head:
             raise ValueError(f"ClassPrior.groups: tail must be below head. Got tail={tail}, head={head}.")
         return self._three_groups(self._counts >= head, self._counts < tail)
+
+    @property
+    def has_useful_groups(self) -> bool:
+        """Whether :meth:`groups` say more than the classes: not for fewer than 6, nor for up to 10 in one group.
+
+        >>> ClassPrior.from_counts([900, 100]).has_useful_groups
+        False
+        """
+        num_groups = sum(len(classes) > 0 for classes in self.groups().values())
+        return self.num_classes >= FEWEST_GROUPED and (num_groups > 1 or self.num_classes > MOST_NAMED)
 
     def quantile_groups(self, head: float = 0.66, tail: float = 0.33) -> dict[str, Tensor]:
         """Groups by quantiles of the class counts: head above the upper one, tail up to the lower one.
