@@ -157,6 +157,19 @@ def test_a_uniform_prior_makes_cross_entropy_consistent():
     assert is_consistent(None, None, prior)
 
 
+def test_the_equalization_threshold_follows_the_number_of_classes():
+    """0.00177 is for the 1,230 categories of LVIS v0.5; on CIFAR-10-LT it would call no class rare."""
+    many = ClassPrior.from_counts([10_000] * 10 + [10] * 1220)
+    torch.testing.assert_close(
+        margins.threshold_equalized(many).negative, margins.threshold_equalized(many, 0.00177).negative
+    )
+    cifar = ClassPrior.from_counts([5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50])
+    is_rare = margins.threshold_equalized(cifar).negative < 0
+    assert is_rare.tolist() == [False] * 2 + [True] * 8
+    with pytest.warns(UserWarning, match=r"no class is rarer than the threshold 0\.00177.*cross-entropy"):
+        assert not margins.threshold_equalized(cifar, 0.00177).negative.any()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

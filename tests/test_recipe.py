@@ -111,3 +111,8 @@ def test_learning_rates_stay_within_their_maximum(schedule):
     assert rates[0] == 0
     assert max(rates) == pytest.approx(0.3, rel=0.2)
     assert min(rates) >= 0
+
+
+def test_a_threshold_is_not_warned_about_before_the_data_is_known():
+    """The check's two classes of 2 and 1 samples are both above it; those of the data may not be."""
+    check_recipe(RECIPE.with_method("threshold_equalized", {"threshold": 0.05}))

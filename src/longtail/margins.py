@@ -8,6 +8,7 @@ vectors of length C carry it, margins add, and a named method is a few lines.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,6 +32,9 @@ __all__ = [
     "threshold_equalized",
     "two_temperature",
 ]
+
+LVIS_THRESHOLD = 0.00177 * 1230
+"""The equalization loss's threshold for LVIS v0.5, times its number of categories."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -239,7 +243,7 @@ def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
     return Margins(torch.zeros_like(negative), negative)
 
 
-def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: float = 0.1) -> Margins:
+def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep: float = 0.1) -> Margins:
     """The equalization loss's thresholded F: classes rarer than a threshold hardly count as negatives.
 
     Formula:
@@ -247,7 +251,7 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
 
     Args:
         prior: the class counts.
-        threshold: frequency below which a class is rare.
+        threshold: share pi below which a class is rare; None: 2.18 / C. A warning tells where no class is.
         keep: expected share of a rare class's negative gradient that remains, in (0, 1].
 
     Use when:
@@ -262,7 +266,9 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
 
     Deviates:
         The authors drop a rare negative at random with probability gamma = 1 - keep; here its exponential is
-        weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic.
+        weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic. Their threshold,
+        0.00177, is for the 1,230 categories of LVIS v0.5, and on few classes would call none rare; 2.18 / C is the
+        same there and follows the number of classes. Their frequencies are shares of images, here of labels.
 
     Reference:
         Tan et al. (2020), "Equalization loss for long-tailed object recognition", eq. (6)-(8); threshold for LVIS
@@ -270,7 +276,14 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
     """
     if not 0 < keep <= 1:
         raise ValueError(f"threshold_equalized: keep must be in (0, 1]. Got {keep}.")
-    is_rare = prior.probs < _finite(threshold, "threshold_equalized: threshold")
+    limit = LVIS_THRESHOLD / prior.num_classes if threshold is None else threshold
+    is_rare = prior.probs < _finite(limit, "threshold_equalized: threshold")
+    if limit > 0 and keep < 1 and not is_rare.any():
+        warnings.warn(
+            f"threshold_equalized: no class is rarer than the threshold {limit:g}, so this is cross-entropy; the rarest "
+            f"has a share of {float(prior.probs.min()):g}. Raise the threshold, or leave it out.",
+            stacklevel=2,
+        )
     negative = is_rare.double() * math.log(keep)
     return Margins(torch.zeros_like(negative), negative)
 

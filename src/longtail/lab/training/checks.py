@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,10 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
     _check_train(recipe.train)
     method = get_method(recipe.method.name)
     _check_method_options(method, recipe.method.options)
-    _check_plan(method, method.plan(ClassPrior.from_counts([2, 1]), **recipe.method.options), recipe.train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What an option means for the data is not known yet.
+        plan = method.plan(ClassPrior.from_counts([2, 1]), **recipe.method.options)
+    _check_plan(method, plan, recipe.train)
 
 
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
