@@ -280,8 +280,8 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
     is_rare = prior.probs < _finite(limit, "threshold_equalized: threshold")
     if limit > 0 and keep < 1 and not is_rare.any():
         warnings.warn(
-            f"threshold_equalized: no class is rarer than the threshold {limit:g}, so this is cross-entropy; the rarest "
-            f"has a share of {float(prior.probs.min()):g}. Raise the threshold, or leave it out.",
+            f"threshold_equalized: no class is rarer than the threshold {limit:g}, so this is cross-entropy; the "
+            f"rarest has a share of {float(prior.probs.min()):g}. Raise the threshold, or leave it out.",
             stacklevel=2,
         )
     negative = is_rare.double() * math.log(keep)
@@ -437,6 +437,6 @@ def _pair_gaps(positive: Tensor, negative: Tensor, log_delta: Tensor) -> Tensor:
 
 
 def _finite(value: float, name: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number. Got {value}.")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number. Got {value!r}.")
     return value

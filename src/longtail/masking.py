@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -469,8 +470,9 @@ def _check_initial(data_ratio: Tensor, initial: Tensor) -> Tensor:
 def _check_clip(clip: tuple[float, float] | None) -> tuple[float, float] | None:
     if clip is None:
         return None
-    bounds = tuple(clip)
-    if len(bounds) != 2 or not (0 <= bounds[0] < bounds[1]):
+    bounds = tuple(clip) if isinstance(clip, Iterable) else (clip,)
+    are_numbers = all(isinstance(bound, int | float) for bound in bounds)
+    if len(bounds) != 2 or not are_numbers or not 0 <= bounds[0] < bounds[1]:
         raise ValueError(
             "PartialLabelMasking: clip must be (lowest, highest) ratio with 0 <= lowest < highest. "
             f"Got {', '.join(str(bound) for bound in bounds)}."

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail._core.checks import check_positive
 from longtail.heads import fresh_head
 from longtail.losses.softmax import MarginCrossEntropy
 from longtail.methods.plan import Learner, LearnerFactory, Phase, Plan
@@ -56,6 +57,7 @@ def balanced_meta_softmax(
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.1, C.3.
     """
+    check_positive(rate_learning_rate, "balanced_meta_softmax: rate_learning_rate")
 
     def learner(labels: Tensor, seed: int) -> Learner:
         sampler = MetaSampler(
@@ -102,6 +104,7 @@ def meta_reweighted(
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.2, C.3.
     """
+    check_positive(weight_learning_rate, "meta_reweighted: weight_learning_rate")
     loss = MarginCrossEntropy(adjustment(prior, tau), torch.ones(prior.num_classes))
 
     def learner(labels: Tensor, seed: int) -> Learner:
