@@ -100,8 +100,8 @@ def _try_plan(method: Method, options: Mapping[str, Any]) -> Plan:
                     _try_phase(phase)
         except ValueError as error:
             # The part that refused knows an option by its own name: the user knows the method's.
-            inner, separator, said = str(error).partition(": ")
-            if separator and any(said.startswith(f"{name} ") for name in options):
+            said = str(error).partition(": ")[2]
+            if any(said.startswith(f"{name} ") for name in options):
                 raise ValueError(f"{method.name}: {said}") from error
             raise
     return plan
