@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -267,6 +267,16 @@ class PartialLabelMasking(nn.Module):
         self.register_buffer("ratio", self._limit(_initial_ratio(data_ratio, initial), dtype))
         self.register_buffer("histogram", torch.zeros(2, prior.num_classes, num_bins, dtype=torch.int64))
         self._history = [self.ratio.clone()]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PartialLabelMasking:
+        """Ratios follow a model to devices and to double, but not to half, which would round their steps away."""
+        kept = {name: getattr(self, name) for name in ("data_ratio", "ratio")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, values in kept.items():
+            moved = getattr(self, name)
+            if moved.dtype.itemsize < 4:
+                setattr(self, name, values.to(moved.device, torch.promote_types(values.dtype, torch.float32)))
+        return self
 
     @property
     def ratio_history(self) -> Tensor:
