@@ -93,10 +93,10 @@ def test_consistency_says_what_theorem_1_says(counts, tau):
     assert is_consistent(margins.logit_adjusted(prior), None, prior)
     assert is_consistent(margins.logit_adjusted(prior, tau), prior.probs ** (tau - 1), prior)
     assert is_consistent(margins.logit_adjusted(prior, tau), weights.power(prior, 1 - tau), prior)
-    assert not is_consistent(None, None, prior)
-    assert not is_consistent(margins.adaptive(prior), None, prior)
-    assert not is_consistent(margins.equalized(prior), None, prior)
-    assert not is_consistent(margins.logit_adjusted(prior), weights.balanced(prior), prior)
+    assert is_consistent(None, None, prior) is False
+    assert is_consistent(margins.adaptive(prior), None, prior) is False
+    assert is_consistent(margins.equalized(prior), None, prior) is False
+    assert is_consistent(margins.logit_adjusted(prior), weights.balanced(prior), prior) is False
 
 
 @given(vectors)
@@ -104,6 +104,45 @@ def test_consistency_says_what_theorem_1_says(counts, tau):
 def test_every_delta_of_theorem_1_is_consistent(log_delta):
     prior = ClassPrior.from_counts([50, 30, 20])
     assert is_consistent(Margins(-log_delta, log_delta), 7 * log_delta.exp() / prior.probs, prior)
+
+
+def best_difference(eta, alpha, positive_margin, negative_margin):
+    """argmin over f = f[1] - f[0] of the conditional risk of a loss with two classes, by bisection of its slope."""
+    low, high = -60.0, 60.0
+    for _ in range(100):
+        f = (low + high) / 2
+        rise = (1 - eta) * alpha[0] / (1 + math.exp(-negative_margin - f))
+        fall = eta * alpha[1] / (1 + math.exp(-positive_margin + f))
+        low, high = (low, f) if rise > fall else (f, high)
+    return f
+
+
+@given(st.floats(0.02, 0.98), st.floats(-3, 3), st.floats(-3, 3), st.floats(-1, 1), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_two_classes_are_consistent_where_the_best_scorer_has_the_right_sign(rate, up, down, log_alpha, is_made_so):
+    """Lemma 2: the largest logit must change at eta = pi[1], whatever the margins are."""
+    prior = ClassPrior.from_counts([round(10_000 * (1 - rate)), round(10_000 * rate)])
+    delta = Margins(torch.tensor([down, up]).double(), torch.zeros(2).double())
+    alpha = torch.tensor([1.0, math.exp(log_alpha)]).double()
+    if is_made_so:
+        alpha = 1 / (prior.probs * torch.sigmoid(delta.positive))
+    pi = float(prior.probs[1])
+    at_prior = best_difference(pi, alpha.tolist(), up, down)
+    assert is_consistent(delta, alpha, prior, tolerance=1e-4) is (abs(at_prior) < 1e-4) or 1e-6 < abs(at_prior) < 1e-2
+    if is_made_so:
+        assert is_consistent(delta, alpha, prior) is True
+        for eta in (pi / 2, pi * 0.99, pi + (1 - pi) / 100, (1 + pi) / 2):
+            assert (best_difference(eta, alpha.tolist(), up, down) > 0) == (eta > pi)
+
+
+def test_more_classes_may_be_undecided():
+    """Theorem 1 is sufficient and Lemma 2, for each pair of classes, necessary: between them nothing is known."""
+    prior = ClassPrior.from_counts([50, 30, 20])
+    equal = Margins(torch.ones(3).double(), torch.zeros(3).double())
+    assert is_consistent(equal, weights.balanced(prior), prior) is None
+    assert is_consistent(equal, None, prior) is False
+    unseen = Margins(torch.zeros(3).double(), torch.tensor([0.0, 0.0, -math.inf]).double())
+    assert is_consistent(unseen, None, prior) is False
 
 
 def test_binary_margins_count_off_the_diagonal_only():
@@ -116,6 +155,19 @@ def test_binary_margins_count_off_the_diagonal_only():
 def test_a_uniform_prior_makes_cross_entropy_consistent():
     prior = ClassPrior.from_counts([5, 5, 5])
     assert is_consistent(None, None, prior)
+
+
+def test_the_equalization_threshold_follows_the_number_of_classes():
+    """0.00177 is for the 1,230 categories of LVIS v0.5; on CIFAR-10-LT it would call no class rare."""
+    many = ClassPrior.from_counts([10_000] * 10 + [10] * 1220)
+    torch.testing.assert_close(
+        margins.threshold_equalized(many).negative, margins.threshold_equalized(many, 0.00177).negative
+    )
+    cifar = ClassPrior.from_counts([5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50])
+    is_rare = margins.threshold_equalized(cifar).negative < 0
+    assert is_rare.tolist() == [False] * 2 + [True] * 8
+    with pytest.warns(UserWarning, match=r"no class is rarer than the threshold 0\.00177.*cross-entropy"):
+        assert not margins.threshold_equalized(cifar, 0.00177).negative.any()
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,8 @@ class TestRatios:
             masking.adapt()
         assert masking.ratio.isfinite().all()
         assert (masking.ratio > 0).all()
-        assert masking.ratio.min() == torch.finfo(dtype).tiny
-        assert masking.ratio.max() == (1 if clip == (0.0, 1.0) else torch.finfo(dtype).max)
+        assert masking.ratio.min() == torch.finfo(masking.ratio.dtype).tiny
+        assert masking.ratio.max() == (1 if clip == (0.0, 1.0) else torch.finfo(masking.ratio.dtype).max)
         kept = masking.mask(targets)
         assert not (kept & (targets == 1))[:, masking.ratio == masking.ratio.min()].any()
         masking.rate = -masking.rate  # the way back is open
@@ -545,3 +545,19 @@ def test_processes_adapt_to_what_all_of_them_saw(two_processes):
 def test_adapted_ratio_leaves_unknown_classes_alone():
     unknown = torch.tensor([1.0, 2.0, math.nan])
     assert adapt_ratio(torch.ones(3), unknown, unknown.flip(0).nan_to_num(1.0), 1.0)[2] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ratios_stay_in_single_precision_in_a_model_of_half(dtype):
+    """In bfloat16 a step of 0.1 % of a ratio is rounded away."""
+    prior = ClassPrior.from_indicator([[1, 0]] * 3 + [[0, 1]] + [[0, 0]] * 5)
+    masking, other = PartialLabelMasking(prior, rate=0.001), PartialLabelMasking(prior, rate=0.001)
+    other.to(dtype)
+    assert other.ratio.dtype == other.data_ratio.dtype == torch.float32
+    probs, target = torch.tensor([[0.9, 0.2], [0.3, 0.6]]), torch.tensor([[1, 0], [0, 1]])
+    for part in (masking, other):
+        part.observe(probs, target)
+        part.adapt()
+    assert torch.equal(masking.ratio, other.ratio)
+    assert not torch.equal(other.ratio, other.data_ratio)
+    assert other.double().ratio.dtype == torch.float64

@@ -137,12 +137,13 @@ def test_groups_are_a_partition(counts):
         assert members.tolist() == list(range(len(counts)))
 
 
-def test_group_boundaries_follow_the_paper():
+def test_group_boundaries_follow_the_papers():
+    """ELM and the paper on sampling bias: head >= 100, torso [20, 100), tail < 20."""
     groups = ClassPrior.from_counts([101, 100, 99, 21, 20, 19, 0]).groups()
     assert {name: classes.tolist() for name, classes in groups.items()} == {
         "head": [0, 1],
-        "torso": [2, 3],
-        "tail": [4, 5, 6],
+        "torso": [2, 3, 4],
+        "tail": [5, 6],
     }
 
 
@@ -212,3 +213,52 @@ def test_bad_input_is_named(make, message):
 def test_without_a_process_group_all_reduce_is_the_identity():
     prior = ClassPrior.from_counts(COUNTS)
     assert prior.all_reduce() is prior
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([900, 100], False),
+        ([900, 50, 1, 1, 1], False),
+        ([900, 50, 1, 1, 1, 1], True),
+        ([200] * 10, False),
+        ([200] * 11, True),
+    ],
+)
+def test_groups_are_useful_where_classes_are_many_or_differ(counts, expected):
+    assert ClassPrior.from_counts(counts).has_useful_groups is expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1e30, 1], r"counts given as floats must be at most 2\^53, .* Got 1e\+30 for class 0"),
+        (np.array([1, 2**63], dtype=np.uint64), r"counts must add up to less than 2\^63"),
+        ([2**62, 2**62], r"counts must add up to less than 2\^63"),
+    ],
+)
+def test_counts_that_int64_cannot_hold_are_refused(counts, message):
+    with pytest.raises(ValueError, match=message):
+        ClassPrior.from_counts(counts)
+
+
+def test_the_largest_counts_are_kept():
+    assert ClassPrior.from_counts([2.0**53, 1.0]).counts.tolist() == [2**53, 1]
+    assert ClassPrior.from_counts(np.array([2**62, 5], dtype=np.uint64)).num_samples == 2**62 + 5
+
+
+def test_a_sum_of_priors_does_not_overflow():
+    half = ClassPrior.from_counts([2**62, 1])
+    with pytest.raises(ValueError, match=r"less than 2\^63"):
+        half + half
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_half_precision_tensors_are_counted(dtype):
+    """NumPy has no bfloat16."""
+    indicator = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]).to(dtype)
+    expected = ClassPrior.from_indicator([[1, 1, 0], [1, 0, 0]])
+    assert ClassPrior.from_indicator(indicator) == expected
+    assert ClassPrior.from_counts(torch.tensor([2.0, 1.0]).to(dtype)).counts.tolist() == [2, 1]
+    if dtype != torch.float8_e4m3fn:
+        assert ClassPrior.from_indicator(indicator.to_sparse()) == expected

@@ -90,7 +90,7 @@ def methods_index() -> str:
         "# Methods",
         "Every named method of the library, from its table `longtail.METHODS`; its page shows the method card, which "
         "is the function's docstring. *Consistent* means Fisher consistent for the balanced error with the default "
-        "options, by [Theorem 1](../idea.md#consistency). *Not known* means that the theorem does not cover it.",
+        "options, by [Theorem 1 and Lemma 2](../idea.md#consistency). *Not known* means that they do not cover it.",
         methods_table(folder=""),
         "## Formulas",
     ]

@@ -8,11 +8,13 @@ vectors of length C carry it, margins add, and a named method is a few lines.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.prior import ClassPrior
@@ -30,6 +32,9 @@ __all__ = [
     "threshold_equalized",
     "two_temperature",
 ]
+
+LVIS_THRESHOLD = 0.00177 * 1230
+"""The equalization loss's threshold for LVIS v0.5, times its number of categories."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -238,7 +243,7 @@ def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
     return Margins(torch.zeros_like(negative), negative)
 
 
-def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: float = 0.1) -> Margins:
+def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep: float = 0.1) -> Margins:
     """The equalization loss's thresholded F: classes rarer than a threshold hardly count as negatives.
 
     Formula:
@@ -246,7 +251,7 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
 
     Args:
         prior: the class counts.
-        threshold: frequency below which a class is rare.
+        threshold: share pi below which a class is rare; None: 2.18 / C. A warning tells where no class is.
         keep: expected share of a rare class's negative gradient that remains, in (0, 1].
 
     Use when:
@@ -261,7 +266,9 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
 
     Deviates:
         The authors drop a rare negative at random with probability gamma = 1 - keep; here its exponential is
-        weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic.
+        weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic. Their threshold,
+        0.00177, is for the 1,230 categories of LVIS v0.5, and on few classes would call none rare; 2.18 / C is the
+        same there and follows the number of classes. Their frequencies are shares of images, here of labels.
 
     Reference:
         Tan et al. (2020), "Equalization loss for long-tailed object recognition", eq. (6)-(8); threshold for LVIS
@@ -269,7 +276,14 @@ def threshold_equalized(prior: ClassPrior, threshold: float = 0.00177, keep: flo
     """
     if not 0 < keep <= 1:
         raise ValueError(f"threshold_equalized: keep must be in (0, 1]. Got {keep}.")
-    is_rare = prior.probs < _finite(threshold, "threshold_equalized: threshold")
+    limit = LVIS_THRESHOLD / prior.num_classes if threshold is None else threshold
+    is_rare = prior.probs < _finite(limit, "threshold_equalized: threshold")
+    if limit > 0 and keep < 1 and not is_rare.any():
+        warnings.warn(
+            f"threshold_equalized: no class is rarer than the threshold {limit:g}, so this is cross-entropy; the "
+            f"rarest has a share of {float(prior.probs.min()):g}. Raise the threshold, or leave it out.",
+            stacklevel=2,
+        )
     negative = is_rare.double() * math.log(keep)
     return Margins(torch.zeros_like(negative), negative)
 
@@ -354,12 +368,15 @@ BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
 
 def is_consistent(
     margins: Margins | None, weights: Tensor | None, prior: ClassPrior, tolerance: float = 1e-6
-) -> bool:
-    """Whether the weighted margin loss is Fisher consistent for the balanced error, by Theorem 1.
+) -> bool | None:
+    """Whether the weighted margin loss is Fisher consistent for the balanced error; None: not known.
 
     Consistent means: with enough data and a rich enough model, the largest logit is the balanced-error-optimal
-    label. Theorem 1 asks for some delta > 0 with ``alpha[y] = delta[y] / pi[y]`` and
-    ``Delta[y, y'] = log(delta[y'] / delta[y])``, each up to one common factor of alpha.
+    label. Theorem 1 is sufficient: some delta > 0 has ``alpha[y] = delta[y] / pi[y]`` and
+    ``Delta[y, y'] = log(delta[y'] / delta[y])``, each up to one common factor of alpha. Lemma 2 is necessary for
+    each pair of classes, since samples may be of these two only, and with two classes it is sufficient too:
+    ``alpha[y] pi[y] sigma(Delta[y, y']) = alpha[y'] pi[y'] sigma(Delta[y', y])``, where the best logits tie at equal
+    ``P(y | x) / pi[y]``.
 
     Args:
         margins: Delta; None is no margin.
@@ -367,12 +384,20 @@ def is_consistent(
         prior: the training prior.
         tolerance: how far logarithms may differ, absolutely.
 
-    With more than two classes the theorem is a sufficient condition: False then means that it does not apply.
-    With two classes a loss with another Delta can still be consistent (the paper's Lemma 2), which is not checked.
+    Returns:
+        True where Theorem 1, or for two classes Lemma 2, holds; False where a class fails Lemma 2 with
+        the one of largest or smallest ``alpha pi``; None otherwise.
 
     >>> prior = ClassPrior.from_counts([90, 10])
     >>> is_consistent(logit_adjusted(prior), None, prior), is_consistent(adaptive(prior), None, prior)
     (True, False)
+
+    Deviates:
+        Lemma 2 prints sigma(z) = 1 / (1 + exp(z)), by which the logit-adjusted loss would fail; it is
+        1 / (1 + exp(-z)).
+
+    Reference:
+        Menon et al., "Long-tail learning via logit adjustment", Theorem 1 and Lemma 2.
     """
     margins = none(prior) if margins is None else margins
     log_probs = prior.log_probs
@@ -382,18 +407,36 @@ def is_consistent(
             f"is_consistent: margins, weights and prior must have the same classes. "
             f"Got {margins.num_classes}, {len(log_weights)} and {len(log_probs)}."
         )
-    log_delta = log_weights + log_probs
-    # Off the diagonal, positive[y] + log delta[y] must cancel negative[y'] - log delta[y'] for every pair.
-    rows = margins.positive.double() + log_delta
-    columns = margins.negative.double() - log_delta
+    positive, negative, log_delta = margins.positive.double(), margins.negative.double(), log_weights + log_probs
+    is_granted = bool(_theorem_gaps(positive, negative, log_delta).abs().max() <= tolerance)
+    is_possible = bool((_pair_gaps(positive, negative, log_delta).abs() <= tolerance).all())
     if prior.num_classes == 2:
-        gaps = rows + columns.flip(0)
-    else:  # With three classes or more, all pairs cancel only if rows and columns are constant.
-        gaps = torch.stack([rows.max() + columns.max(), rows.min() + columns.min()])
-    return bool(gaps.abs().max() <= tolerance)
+        return is_possible
+    if is_granted:
+        return True
+    return None if is_possible else False
+
+
+def _theorem_gaps(positive: Tensor, negative: Tensor, log_delta: Tensor) -> Tensor:
+    """How far Theorem 1 is from holding, for three classes or more: 0 where it holds.
+
+    Off the diagonal, positive[y] + log delta[y] must cancel negative[y'] - log delta[y'] for every pair, which they
+    do only if each is constant.
+    """
+    rows, columns = positive + log_delta, negative - log_delta
+    return torch.stack([rows.max() + columns.max(), rows.min() + columns.min()])
+
+
+def _pair_gaps(positive: Tensor, negative: Tensor, log_delta: Tensor) -> Tensor:
+    """[C, 2] how far Lemma 2 is from holding for each class with the one of largest and of smallest delta."""
+    others = torch.stack([log_delta.argmax(), log_delta.argmin()])
+    as_positive = log_delta[:, None] + F.logsigmoid(positive[:, None] + negative[others])
+    as_negative = log_delta[others] + F.logsigmoid(positive[others] + negative[:, None])
+    is_other = torch.arange(len(log_delta))[:, None] != others
+    return torch.where(is_other, as_positive - as_negative, 0.0)
 
 
 def _finite(value: float, name: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number. Got {value}.")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number. Got {value!r}.")
     return value

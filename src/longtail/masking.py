@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -267,6 +268,16 @@ class PartialLabelMasking(nn.Module):
         self.register_buffer("histogram", torch.zeros(2, prior.num_classes, num_bins, dtype=torch.int64))
         self._history = [self.ratio.clone()]
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PartialLabelMasking:
+        """Ratios follow a model to devices and to double, but not to half, which would round their steps away."""
+        kept = {name: getattr(self, name) for name in ("data_ratio", "ratio")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, values in kept.items():
+            moved = getattr(self, name)
+            if moved.dtype.itemsize < 4:
+                setattr(self, name, values.to(moved.device, torch.promote_types(values.dtype, torch.float32)))
+        return self
+
     @property
     def ratio_history(self) -> Tensor:
         """[T + 1, C] the ratios after 0, 1, ..., T calls of ``adapt``. Part of ``state_dict``."""
@@ -469,8 +480,9 @@ def _check_initial(data_ratio: Tensor, initial: Tensor) -> Tensor:
 def _check_clip(clip: tuple[float, float] | None) -> tuple[float, float] | None:
     if clip is None:
         return None
-    bounds = tuple(clip)
-    if len(bounds) != 2 or not (0 <= bounds[0] < bounds[1]):
+    bounds = tuple(clip) if isinstance(clip, Iterable) else (clip,)
+    are_numbers = all(isinstance(bound, int | float) for bound in bounds)
+    if len(bounds) != 2 or not are_numbers or not 0 <= bounds[0] < bounds[1]:
         raise ValueError(
             "PartialLabelMasking: clip must be (lowest, highest) ratio with 0 <= lowest < highest. "
             f"Got {', '.join(str(bound) for bound in bounds)}."

@@ -15,6 +15,11 @@ from longtail._core.labels import IntArray, column_sums, label_array, to_numpy
 
 __all__ = ["ClassPrior"]
 
+FEWEST_GROUPED = 6
+"""Fewer classes are shown by name: groups of one or two classes say less than the classes do."""
+MOST_NAMED = 10
+"""More classes keep their group, even if it is the only one."""
+
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ClassPrior:
@@ -73,6 +78,13 @@ class ClassPrior:
             raise ValueError(
                 f"ClassPrior: counts must be whole numbers of at least 0. Got {array[bad[0]]} for class {bad[0]}."
             )
+        inexact = np.flatnonzero((array.dtype.kind == "f") & (array.astype(np.float64) > 2**53))
+        if inexact.size:
+            raise ValueError(
+                "ClassPrior: counts given as floats must be at most 2^53, up to where they are exact. "
+                f"Got {array[inexact[0]]} for class {inexact[0]}; give integers."
+            )
+        _check_total(float(array.sum(dtype=np.float64)))
         whole = array.astype(np.int64)
         return cls(whole, num_samples=int(whole.sum()))
 
@@ -93,6 +105,7 @@ class ClassPrior:
     def __post_init__(self) -> None:
         if self.num_samples == 0 or not self._counts.any():
             raise ValueError("ClassPrior: there must be at least one labeled sample. Got none.")
+        _check_total(self.num_samples)
         self._counts.setflags(write=False)
 
     @property
@@ -148,17 +161,28 @@ class ClassPrior:
         return ClassPrior(self._counts, self.num_samples, self.pseudocount + pseudocount)
 
     def groups(self, head: int = 100, tail: int = 20) -> dict[str, Tensor]:
-        """Class indices of the head (``count >= head``), tail (``count <= tail``) and torso (between).
+        """Class indices of the head (``count >= head``), tail (``count < tail``) and torso (between).
 
-        The defaults are the "many / medium / few" of Kang et al. (2020), with the ends as in section 6.2 of
-        "Long-tail learning via logit adjustment".
+        The defaults are the "many / medium / few" of Kang et al. (2020), with the ends as in section 5 of "ELM" and
+        section 5.1 of "Disentangling sampling and labeling bias". "Long-tail learning via logit adjustment" has a
+        class of exactly ``tail`` samples in the tail instead (section 6.2), or in both groups (Figure 4).
 
         >>> {k: v.tolist() for k, v in ClassPrior.from_counts([500, 100, 50, 20, 1]).groups().items()}
-        {'head': [0, 1], 'torso': [2], 'tail': [3, 4]}
+        {'head': [0, 1], 'torso': [2, 3], 'tail': [4]}
         """
         if not tail < head:
             raise ValueError(f"ClassPrior.groups: tail must be below head. Got tail={tail}, head={head}.")
-        return self._three_groups(self._counts >= head, self._counts <= tail)
+        return self._three_groups(self._counts >= head, self._counts < tail)
+
+    @property
+    def has_useful_groups(self) -> bool:
+        """Whether :meth:`groups` say more than the classes: not for fewer than 6, nor for up to 10 in one group.
+
+        >>> ClassPrior.from_counts([900, 100]).has_useful_groups
+        False
+        """
+        num_groups = sum(len(classes) > 0 for classes in self.groups().values())
+        return self.num_classes >= FEWEST_GROUPED and (num_groups > 1 or self.num_classes > MOST_NAMED)
 
     def quantile_groups(self, head: float = 0.66, tail: float = 0.33) -> dict[str, Tensor]:
         """Groups by quantiles of the class counts: head above the upper one, tail up to the lower one.
@@ -235,6 +259,11 @@ class ClassPrior:
     def _three_groups(self, is_head: npt.NDArray[np.bool_], is_tail: npt.NDArray[np.bool_]) -> dict[str, Tensor]:
         masks = {"head": is_head, "torso": ~is_head & ~is_tail, "tail": is_tail}
         return {name: torch.from_numpy(np.flatnonzero(mask)) for name, mask in masks.items()}
+
+
+def _check_total(num_samples: float) -> None:
+    if num_samples >= 2**63:
+        raise ValueError(f"ClassPrior: counts must add up to less than 2^63. Got {num_samples:g}.")
 
 
 def _count(labels: IntArray, num_classes: int | None) -> IntArray:

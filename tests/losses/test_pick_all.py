@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from longtail import ClassPrior, margins
+from longtail import ClassPrior, Margins, margins
 from longtail.losses import margin_cross_entropy, multilabel_margin_cross_entropy
 
 PRIOR = ClassPrior.from_counts([500, 90, 30, 9, 2])
@@ -121,3 +121,18 @@ def test_a_float64_loss_of_a_sample_with_every_label_is_zero_without_the_others(
     losses = multilabel_margin_cross_entropy(logits, every * 0, every, excludes_other_labels=True)
     assert losses.tolist() == [0.0, 0.0, 0.0]
     assert math.isfinite(float(multilabel_margin_cross_entropy(logits, every * 0, every).sum()))
+
+
+@pytest.mark.parametrize("excludes", [False, True])
+def test_a_label_that_is_nobodys_negative_keeps_its_logit(excludes):
+    """A negative margin of minus infinity, which is what a label with q = 0 has."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    delta = Margins(
+        torch.tensor([0.3, 0.0, 0.2, 0.0]).double(), torch.tensor([0.1, -torch.inf, -0.2, -torch.inf]).double()
+    )
+    samples, labels = torch.arange(3), torch.tensor([1, 2, 3])
+    losses = multilabel_margin_cross_entropy(logits, samples, labels, delta, excludes_other_labels=excludes)
+    torch.testing.assert_close(losses, margin_cross_entropy(logits, labels, delta))
+    (gradient,) = torch.autograd.grad(losses.sum(), logits)
+    assert torch.isfinite(gradient).all()

@@ -399,3 +399,17 @@ def test_only_losses_with_an_ignore_index_speak_of_it():
     ):
         with pytest.raises(ValueError, match=r"target must be in 0..4. Got -1"):
             call()
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_label_smoothing_works_under_vmap(shifted):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 3, 4, generator=generator, dtype=torch.float64)
+    target = torch.randint(4, (5, 3), generator=generator)
+    delta = Margins(torch.linspace(0, 1, 4).double(), torch.zeros(4).double()) if shifted else None
+
+    def loss(f, y):
+        return longtail.margin_cross_entropy(f, y, delta, label_smoothing=0.1)
+
+    one_by_one = torch.stack([loss(f, y) for f, y in zip(logits, target, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(loss)(logits, target), one_by_one)

@@ -118,8 +118,10 @@ def check_positive(value: float, name: str) -> None:
 
 
 def can_look_at(values: Tensor) -> bool:
-    """On CPUs only: elsewhere a look at the values would wait for the device."""
-    return values.device.type == "cpu" and values.numel() > 0 and not torch.compiler.is_compiling()
+    """On CPUs only: elsewhere a look at the values would wait for the device. Under ``torch.func`` there is none."""
+    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.numel() == 0:
+        return False
+    return torch._C._functorch.maybe_get_level(values) < 0
 
 
 def at_least(value: int, least: int, name: str) -> int:

@@ -82,9 +82,10 @@ def _checked_integers(array: npt.NDArray[Any]) -> IntArray:
 
 def to_numpy(values: Any) -> npt.NDArray[Any]:
     """An array of whatever NumPy or PyTorch can make one of."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    return np.asarray(values)
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    has_numpy_dtype = not values.is_floating_point() or values.dtype in (torch.float16, torch.float32, torch.float64)
+    return (values if has_numpy_dtype else values.float()).detach().cpu().numpy()
 
 
 def column_sums(indicator: Any) -> tuple[IntArray, int]:
@@ -92,12 +93,13 @@ def column_sums(indicator: Any) -> tuple[IntArray, int]:
     if isinstance(indicator, Tensor):
         coalesced = indicator.detach().cpu()
         if coalesced.layout == torch.strided:
-            indicator = coalesced.numpy()
+            indicator = to_numpy(coalesced)
         else:
             coalesced = coalesced.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
             _check_indicator_shape(coalesced.shape)
-            _check_zero_one(coalesced.values().numpy())
-            present = coalesced.values().numpy() != 0
+            values = to_numpy(coalesced.values())
+            _check_zero_one(values)
+            present = values != 0
             columns = coalesced.indices()[1].numpy()[present]
             return np.bincount(columns, minlength=coalesced.shape[1]), coalesced.shape[0]
     if hasattr(indicator, "tocsc"):  # SciPy sparse
@@ -127,7 +129,7 @@ def indicator_rows(indicator: Any, name: str) -> Any:
     """[N, C] CSR of bool, without stored zeros, from a 0/1 matrix of NumPy or SciPy; messages call it ``name``."""
     from scipy.sparse import csr_array  # takes as long to load as the rest of the library
 
-    matrix = csr_array(indicator, copy=True) if hasattr(indicator, "tocsr") else np.asarray(indicator)
+    matrix = csr_array(indicator, copy=True) if hasattr(indicator, "tocsr") else to_numpy(indicator)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise ValueError(f"{name} must be [N, C] of 0 and 1. Got {matrix.dtype} {matrix.shape}.")
     rows = csr_array(matrix)

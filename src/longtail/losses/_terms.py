@@ -180,7 +180,8 @@ def _expected_losses(shifted: Tensor, target: Tensor, terms: Terms) -> Tensor:
     ignored: Tensor | None = None
     if not target.is_floating_point():
         ignored = target == terms.ignore_index
-        target = F.one_hot(check_target(target, num_classes, terms.ignore_index), num_classes)
+        safe = check_target(target, num_classes, terms.ignore_index)
+        target = safe[:, None] == torch.arange(num_classes, device=safe.device)  # one_hot has no rule for vmap
     target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
     per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
     if terms.target_shift is not None:

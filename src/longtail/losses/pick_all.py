@@ -68,6 +68,9 @@ def multilabel_margin_cross_entropy(
     shifted = wide if margins is None else wide + margins.negative
     shift = None if margins is None else _asymmetric_shift(margins)
     at_label = shifted[samples, labels]
+    if margins is not None:
+        is_hidden = margins.negative.isneginf()[labels]
+        at_label = torch.where(is_hidden, wide[samples, labels], at_label)
     if excludes_other_labels:
         negatives = shifted.index_put((samples, labels), shifted.new_tensor(-torch.inf))
         gap = negatives.logsumexp(dim=1)[samples] - at_label
@@ -75,16 +78,29 @@ def multilabel_margin_cross_entropy(
     else:
         losses = shifted.logsumexp(dim=1)[samples] - at_label
         if shift is not None:
-            top, top_gap = (part[samples, 0] for part in leading_gap(shifted))
-            losses = loss_of_gap(torch.where(labels == top, top_gap, gap_of_loss(losses)) + shift[labels])
+            losses = loss_of_gap(_gaps_of_all(losses, shifted, samples, labels, is_hidden) + shift[labels])
     losses = losses if class_weights is None else losses * class_weights.to(losses)[labels]
     return losses.to(loss_dtype(logits))
 
 
+def _gaps_of_all(losses: Tensor, shifted: Tensor, samples: Tensor, labels: Tensor, is_hidden: Tensor) -> Tensor:
+    """[P] how far the others are above each label, from log-sum-exps of all less the label's logit."""
+    top, top_gap = (part[samples, 0] for part in leading_gap(shifted))
+    # A label that is nobody's negative is no part of the log-sum-exp, so the difference is its gap already.
+    visible = torch.where(is_hidden, torch.ones_like(losses), losses)
+    gaps = torch.where(labels == top, top_gap, gap_of_loss(visible))
+    return torch.where(is_hidden, losses, gaps)
+
+
 def _asymmetric_shift(margins: Margins) -> Tensor | None:
-    """[C] what a label's gap grows by; None where that is 0, as far as values can be looked at."""
-    shift = margins.positive + margins.negative
-    is_symmetric = can_look_at(shift) and not shift.requires_grad and bool((shift.abs() < SMALLEST_SHIFT).all())
+    """[C] what a label's gap grows by; None where that is 0, as far as values can be looked at.
+
+    A label that is nobody's negative has no negative part to take back.
+    """
+    is_hidden = margins.negative.isneginf()
+    shift = margins.positive + margins.negative.masked_fill(is_hidden, 0)
+    is_zero = ~is_hidden & (shift.abs() < SMALLEST_SHIFT)
+    is_symmetric = can_look_at(shift) and not shift.requires_grad and bool(is_zero.all())
     return None if is_symmetric else shift
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from longtail import losses
 from longtail import margins as margin_builders
 from longtail import weights as weight_builders
+from longtail._core.checks import at_least
 from longtail._core.suggestions import look_up
 from longtail.losses import MarginCrossEntropy, Pull, count_margin, probability_margin
 from longtail.methods.plan import Phase, Plan
@@ -69,6 +70,7 @@ def elm(
     Reference:
         Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", eq. (4), appendix A.2.
     """
+    at_least(memory_size, 0, "elm: memory_size")
     build_margins = look_up(margin_builders.BUILDERS, logit_margin, "elm: logit_margin")
     margin = (count_margin if by_count else probability_margin)(prior, scale, exponent)
     loss = MarginCrossEntropy(build_margins(prior))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
+from longtail._core.checks import check_positive
 from longtail.heads import fresh_head
 from longtail.losses.softmax import MarginCrossEntropy
 from longtail.methods.plan import Learner, LearnerFactory, Phase, Plan, instance_sampler
@@ -64,6 +65,7 @@ def balanced_meta_softmax(
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.1, C.3.
     """
+    check_positive(rate_learning_rate, "balanced_meta_softmax: rate_learning_rate")
 
     def learner(labels: Tensor, seed: int) -> Learner:
         parts = _divide(labels, prior.num_classes, meta_share, seed)
@@ -121,6 +123,7 @@ def meta_reweighted(
     Reference:
         Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, sections B.2, C.3.
     """
+    check_positive(weight_learning_rate, "meta_reweighted: weight_learning_rate")
     margins = adjustment(_count_trained(prior, meta_share), tau)
     loss = MarginCrossEntropy(margins, torch.ones(prior.num_classes))
 

@@ -132,9 +132,9 @@ class Plan:
     class_weights: Tensor | None = None
     """[C] weights of that loss; None is 1."""
     is_margin_loss: bool = False
-    """Whether margins and class weights say all about it, so that Theorem 1 can be asked."""
+    """Whether margins and class weights say all about it, so that ``is_consistent`` can be asked."""
     is_consistent: bool | None = None
-    """Whether it is Fisher consistent for the balanced error, where Theorem 1 does not say; None: not known."""
+    """Whether it is Fisher consistent for the balanced error, where margins do not say; None: not known."""
 
     @property
     def loss(self) -> nn.Module:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from longtail import posthoc
 from longtail.losses.softmax import MarginCrossEntropy
@@ -25,22 +25,35 @@ def posthoc_adjusted(prior: ClassPrior, tau: float = 1.0) -> Plan:
 
 
 def weight_normalized(prior: ClassPrior, tau: float = 1.0) -> Plan:
-    """Cross-entropy, then class vectors over the tau-th power of their length."""
-    return _normalize_head(partial(posthoc.normalize_weights, prior=prior, tau=tau))
+    """Cross-entropy, then class vectors over the tau-th power of their length, without the bias."""
+
+    def adjust(head: nn.Module) -> None:
+        head.get_parameter("weight").copy_(posthoc.normalize_weights(head.get_parameter("weight"), prior, tau))
+        bias = _find_bias(head)
+        if bias is not None:
+            bias.zero_()
+
+    return _plan_for_head(adjust)
 
 
 def prior_normalized(prior: ClassPrior, tau: float = 1.0) -> Plan:
-    """Cross-entropy, then class vectors over the tau-th power of their class's share."""
-    return _normalize_head(partial(posthoc.normalize_weights_by_prior, prior=prior, tau=tau))
+    """Cross-entropy, then class vectors, and the bias with them, over the tau-th power of their class's share."""
 
-
-def _normalize_head(normalize: Callable[[Tensor], Tensor]) -> Plan:
     def adjust(head: nn.Module) -> None:
-        with torch.no_grad():
-            weight = head.get_parameter("weight")
-            weight.copy_(normalize(weight))
+        for parameter in (head.get_parameter("weight"), _find_bias(head)):
+            if parameter is not None:
+                rows = parameter.reshape(prior.num_classes, -1)
+                parameter.copy_(posthoc.normalize_weights_by_prior(rows, prior, tau).reshape(parameter.shape))
 
-    return Plan((_plain(),), adjust_head=adjust, is_consistent=False)
+    return _plan_for_head(adjust)
+
+
+def _find_bias(head: nn.Module) -> nn.Parameter | None:
+    return dict(head.named_parameters()).get("bias")
+
+
+def _plan_for_head(adjust: Callable[[nn.Module], None]) -> Plan:
+    return Plan((_plain(),), adjust_head=torch.no_grad()(adjust), is_consistent=False)
 
 
 def _plain() -> Phase:

@@ -19,7 +19,8 @@ def normalize_weights(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0
         w[y] / ||w[y]||^tau
 
     Args:
-        linear_weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
+        linear_weight: [C, D] class vectors of a trained linear head. Drop its bias, which would weigh more next to
+            shortened vectors. The method ``weight_normalized`` sets it to 0.
         prior: the class counts; only their number matters.
         tau: strength; 1 gives every class a vector of length 1.
 
@@ -36,6 +37,10 @@ def normalize_weights(linear_weight: Tensor, prior: ClassPrior, tau: float = 1.0
 
     >>> normalize_weights(torch.tensor([[3.0, 4.0], [0.6, 0.8]]), ClassPrior.from_counts([9, 1])).norm(dim=1)
     tensor([1., 1.])
+
+    Deviates:
+        Menon et al. allow a bias as one more column of w; without one, as in Kang et al., the length is that of the
+        class vector alone.
 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (3); Kang et al. (2020), "Decoupling
@@ -55,7 +60,8 @@ def normalize_weights_by_prior(linear_weight: Tensor, prior: ClassPrior, tau: fl
         w[y] / pi[y]^tau
 
     Args:
-        linear_weight: [C, D] class vectors of a trained linear head. Drop its bias, or make the bias a column.
+        linear_weight: [C, D] class vectors of a trained linear head. A bias is one more column, so that the whole
+            logit is divided; the method ``prior_normalized`` does that.
         prior: the class counts; every class needs samples or smoothing.
         tau: strength.
 

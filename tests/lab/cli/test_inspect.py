@@ -121,13 +121,16 @@ def test_quoted_fields_may_have_line_breaks(run, tmp_path):
     )
 
 
-def test_names_cannot_steer_the_terminal(run, tmp_path):
-    (tmp_path / "labels.csv").write_text("label\ncat\nd\x1b]0;title\x07og\n\x1b[31mcat\ncat\n\u202etac\n")
+@pytest.mark.parametrize(("more", "escaped"), [("", "\\x1b[31mcat "), ("a\nb\n" * 200, "\\x1b[31mcat (1)")])
+def test_names_cannot_steer_the_terminal(run, tmp_path, more, escaped):
+    """By name where classes are few, and as an example of the rarest where they are many."""
+    names = "cat\nd\x1b]0;title\x07og\n\x1b[31mcat\ncat\n\u202etac\n"
+    (tmp_path / "labels.csv").write_text(f"label\n{names}{more}")
     shown = run("inspect", tmp_path / "labels.csv")
     assert shown.exit_code == 0, shown.stderr
     assert all(letter.isprintable() or letter == "\n" for letter in shown.stdout)
-    assert "\\x1b[31mcat (1)" in shown.stdout
-    assert json.loads(run("inspect", tmp_path / "labels.csv", "--json").stdout)["num_classes"] == 4
+    assert escaped in shown.stdout
+    assert json.loads(run("inspect", tmp_path / "labels.csv", "--json").stdout)["num_classes"] == (6 if more else 4)
 
 
 @pytest.mark.parametrize("name", ["train.txt", "train.txt.gz"])
@@ -136,3 +139,22 @@ def test_inspect_takes_files_of_the_extreme_classification_repository(run, tmp_p
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = json.loads(run("inspect", tmp_path / name, "--json").stdout)
     assert found["classes"] == [{"class": 7, "count": 3}, {"class": 0, "count": 1}]
+
+
+def test_inspect_shows_few_classes_by_name(run, tmp_path):
+    """Two classes of 950 and 120 samples are both head: that says nothing."""
+    (tmp_path / "labels.csv").write_text("label\n" + "ham\n" * 950 + "spam\n" * 120)
+    printed = run("inspect", tmp_path / "labels.csv").stdout
+    assert "head" not in printed
+    assert "torso" not in printed
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["ham", "950", "88.8%"] in rows
+    assert ["spam", "120", "11.2%"] in rows
+    groups = json.loads(run("inspect", tmp_path / "labels.csv", "--json").stdout)["groups"]
+    assert [group["num_classes"] for group in groups] == [2, 0, 0]
+
+
+@pytest.mark.parametrize(("counts", "shown"), [([200] * 11, "head"), ([200, 30, 1, 1, 1, 1], "torso")])
+def test_inspect_shows_groups_where_classes_are_many_or_differ(run, tmp_path, counts, shown):
+    np.save(tmp_path / "labels.npy", np.repeat(np.arange(len(counts)), counts))
+    assert shown in run("inspect", tmp_path / "labels.npy").stdout

@@ -40,6 +40,14 @@ def quick(recipe, folder, **options):
     return train(recipe, folder, accelerator="cpu", show_progress=False, **options)
 
 
+@pytest.mark.parametrize("method", ["balanced_meta_softmax", "meta_reweighted"])
+def test_an_empty_meta_set_is_refused_before_anything_is_loaded(tmp_path, monkeypatch, method):
+    monkeypatch.setattr("longtail.lab.training.loop.load_data", lambda recipe: pytest.fail("data were loaded"))
+    with pytest.raises(ValueError, match=r"^meta_size must be a whole number of at least 1\. Got 0\.$"):
+        quick(RECIPE.with_method(method, {"meta_size": 0}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_leaves_everything_behind(tmp_path):
     run = quick(RECIPE, tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}

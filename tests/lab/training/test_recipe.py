@@ -1,6 +1,8 @@
 """Recipes: TOML in and out, settings, and errors that name the setting."""
 
 import dataclasses
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from longtail.lab.training.recipe import (
     to_toml,
     with_settings,
 )
+from longtail.methods import METHODS
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 RECIPE = Recipe("example", DataRecipe("digits", "exponential", 20.0), ModelRecipe("mlp", {"hidden": [8]}))
@@ -111,3 +114,48 @@ def test_learning_rates_stay_within_their_maximum(schedule):
     assert rates[0] == 0
     assert max(rates) == pytest.approx(0.3, rel=0.2)
     assert min(rates) >= 0
+
+
+OPTIONS = [(method.name, name) for method in METHODS.values() for name in method.options]
+
+
+@pytest.mark.parametrize(("method", "option"), OPTIONS, ids=[f"{method}-{name}" for method, name in OPTIONS])
+@pytest.mark.parametrize("value", [-1, -1.0, 0, math.nan, math.inf, "x"])
+def test_a_bad_option_is_one_line_that_names_it(method, option, value):
+    """Whatever no method takes is refused before data are loaded, in the words of the recipe."""
+    try:
+        check_recipe(RECIPE.with_method(method, {option: value}))
+    except ValueError as error:
+        said = str(error)
+    else:
+        assert value in (-1, 0)
+        return
+    assert option in said
+    assert "\n" not in said
+    named, _, _ = said.rpartition(option)
+    assert not re.match("[A-Z]", named), said
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("elm", {"memory_size": -1}, "elm: memory_size must be a whole number of at least 0. Got -1."),
+        ("balanced_meta_softmax", {"meta_size": 0}, "meta_size must be a whole number of at least 1. Got 0."),
+        (
+            "meta_reweighted",
+            {"weight_learning_rate": 0.0},
+            "meta_reweighted: weight_learning_rate must be a finite number above 0. Got 0.0.",
+        ),
+        ("focal", {"gamma": -1.0}, "focal: gamma must be at least 0. Got -1.0."),
+        ("undersampled_binary", {"per_class": 0}, "per_class must be a whole number of at least 1. Got 0."),
+        ("weight_normalized", {"tau": math.nan}, "method.options.tau must be a finite number. Got nan."),
+    ],
+)
+def test_options_that_only_training_would_refuse_are_refused_before(method, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_recipe(RECIPE.with_method(method, options))
+
+
+def test_a_threshold_is_not_warned_about_before_the_data_is_known():
+    """The check's two classes of 2 and 1 samples are both above it; those of the data may not be."""
+    check_recipe(RECIPE.with_method("threshold_equalized", {"threshold": 0.05}))

@@ -70,7 +70,7 @@ def say_written(paths: Iterable[Path]) -> None:
 def make_table(*headings: str) -> Table:
     """A plain table; all columns but the first and wordy ones are numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    words = {"method", "family", "what it is", "because", "try", "group", "consistent", ""}
+    words = {"method", "family", "what it is", "because", "try", "group", "class", "consistent", ""}
     for heading in headings:
         table.add_column(
             heading, justify="left" if heading in words else "right", no_wrap=heading in {"method", "try"}

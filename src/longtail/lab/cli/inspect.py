@@ -33,7 +33,7 @@ __all__ = [
 NEARLY_BALANCED = 1.5
 """Up to this imbalance there is nothing to correct."""
 FEW_SAMPLES = 20
-"""What ``ClassPrior.groups`` calls a tail class."""
+"""A class with fewer is what ``ClassPrior.groups`` calls tail."""
 MANY_CLASSES = 1000
 
 
@@ -79,6 +79,8 @@ class Inspection:
     """Whole numbers between 0 and the largest label that do not occur, where labels look like class indices."""
     imbalance: float
     groups: tuple[Group, ...]
+    has_useful_groups: bool
+    """Whether to show groups, or every class by its name."""
     suggestions: tuple[Suggestion, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -112,6 +114,7 @@ def inspect_labels(labels: Labels) -> Inspection:
         groups=tuple(
             Group(name, len(members), int(prior.counts[members].sum())) for name, members in prior.groups().items()
         ),
+        has_useful_groups=prior.has_useful_groups,
         suggestions=tuple(suggest_methods(prior)),
     )
 
@@ -147,18 +150,18 @@ def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
                 f"{prior.num_classes:,} classes: rare ones drown in gradients from samples of all the others.",
             ),
         ]
-    elif smallest <= FEW_SAMPLES:
+    elif smallest < FEW_SAMPLES:
         found.append(
             Suggestion(
                 "logit_adjusted_adaptive",
                 f"the rarest class has {smallest:,} samples: a larger margin helps where classes separate well.",
             )
         )
-    if smallest > FEW_SAMPLES:
+    if smallest >= FEW_SAMPLES:
         found.append(
             Suggestion(
                 "power_weighted",
-                f"every class has more than {FEW_SAMPLES} samples: weights do for a model too small to fit them all.",
+                f"every class has at least {FEW_SAMPLES} samples: weights do for a model too small to fit them all.",
             )
         )
     elif prior.num_classes < MANY_CLASSES:
@@ -184,20 +187,30 @@ def render_inspection(found: Inspection) -> rich.console.RenderableType:
                 "yellow",
             )
         )
-    groups = make_table("group", "samples per class", "classes", "samples", "share")
-    for group, meaning in zip(found.groups, ("100 or more", "21 to 99", "20 or fewer"), strict=True):
-        numbers = (f"{group.num_classes:,}", f"{group.num_samples:,}", f"{group.num_samples / num_samples:.1%}")
-        groups.add_row(group.name, meaning, *numbers)
-    named = [f"{printable(str(label))} ({count:,})" for label, count in zip(found.classes, found.counts, strict=True)]
-    extremes = [f"most frequent  {', '.join(named[:3])}", f"rarest         {', '.join(named[:-4:-1])}"]
     methods = make_table("try", "because")
     for suggestion in found.suggestions:
         methods.add_row(Text(suggestion.method, "bold"), Text(suggestion.reason))
     drawing = Text("\n".join(profile_chart(found.counts)), "cyan", no_wrap=True)
     caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
-    return rich.console.Group(
-        *lines, Text(), drawing, caption, Text(), *(Text(line) for line in extremes), Text(), groups, methods
-    )
+    parts = _render_groups(found) if found.has_useful_groups else [_tabulate_classes(found)]
+    return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, methods)
+
+
+def _render_groups(found: Inspection) -> list[rich.console.RenderableType]:
+    named = [f"{printable(str(label))} ({count:,})" for label, count in zip(found.classes, found.counts, strict=True)]
+    table = make_table("group", "samples per class", "classes", "samples", "share")
+    for group, meaning in zip(found.groups, ("100 or more", "20 to 99", "19 or fewer"), strict=True):
+        share = f"{group.num_samples / sum(found.counts):.1%}"
+        table.add_row(group.name, meaning, f"{group.num_classes:,}", f"{group.num_samples:,}", share)
+    frequent, rarest = f"most frequent  {', '.join(named[:3])}", f"rarest         {', '.join(named[:-4:-1])}"
+    return [Text(frequent), Text(rarest), Text(), table]
+
+
+def _tabulate_classes(found: Inspection) -> rich.console.RenderableType:
+    table = make_table("class", "samples", "share")
+    for label, count in zip(found.classes, found.counts, strict=True):
+        table.add_row(Text(printable(str(label))), f"{count:,}", f"{count / sum(found.counts):.1%}")
+    return table
 
 
 def profile_chart(counts: tuple[int, ...], width: int = 64, height: int = 8) -> list[str]:

@@ -41,7 +41,7 @@ def render_card(method: Method) -> RenderableType:
     """The method's docstring, its options, and whether it is consistent."""
     answers = {
         "yes": "Yes: with enough data and a rich model it minimizes the balanced error.",
-        "no": "No: Theorem 1 of Menon et al. does not grant it, whatever the amount of data.",
+        "no": "No: with any amount of data its largest logit need not be best for the balanced error.",
         "-": "Not known.",
     }
     options = ", ".join(f"{name} = {value}" for name, value in method.options.items()) or "none"

@@ -59,8 +59,8 @@ class Explanation:
     """What that loss is called."""
     favors: str
     """Who gains against cross-entropy: head, tail or neither."""
-    is_consistent: bool
-    """Whether the implied loss is Fisher consistent for the balanced error."""
+    is_consistent: bool | None
+    """Whether the implied loss is Fisher consistent for the balanced error; None: not known."""
     rarest_against_most_frequent: float
     """rho where the rarest label is true and the most frequent one a negative."""
     most_frequent_against_rarest: float

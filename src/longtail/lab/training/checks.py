@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from longtail._core.suggestions import check_options, look_up, suggest
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
 from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
 from longtail.lab.training.recipe import Recipe, TrainRecipe
-from longtail.methods import METHODS, Method, Plan, get_method
+from longtail.methods import METHODS, Method, Phase, Plan, get_method, takes_embeddings
 from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_recipe"]
@@ -37,7 +41,7 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
     _check_train(recipe.train)
     method = get_method(recipe.method.name)
     _check_method_options(method, recipe.method.options)
-    _check_plan(method, method.plan(ClassPrior.from_counts([2, 1]), **recipe.method.options), recipe.train)
+    _check_plan(method, _try_plan(method, recipe.method.options), recipe.train)
 
 
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
@@ -81,6 +85,40 @@ def _check_method_options(method: Method, options: Mapping[str, Any]) -> None:
         if isinstance(default, bool | int | float | str) and not _is_like(value, default):
             wanted = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
             raise ValueError(f"method.options.{name} must be {wanted}. Got {value!r}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"method.options.{name} must be a finite number. Got {value!r}.")
+
+
+def _try_plan(method: Method, options: Mapping[str, Any]) -> Plan:
+    """The method's plan for a tiny example; raise for options that its losses and samplers refuse."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # What an option means for the data is not known yet.
+        try:
+            plan = method.plan(ClassPrior.from_counts([2, 1]), **options)
+            if method.name in METHODS:
+                for phase in plan.phases:
+                    _try_phase(phase)
+        except ValueError as error:
+            # The part that refused knows an option by its own name: the user knows the method's.
+            said = str(error).partition(": ")[2]
+            if any(said.startswith(f"{name} ") for name in options):
+                raise ValueError(f"{method.name}: {said}") from error
+            raise
+    return plan
+
+
+@torch.no_grad()
+def _try_phase(phase: Phase) -> None:
+    labels, x, weight = torch.tensor([0, 0, 1]), torch.eye(3), torch.eye(2, 3)
+    phase.sampler(labels, 0, 1)
+    if phase.learner is not None:
+        phase.learner(labels, 0)
+    if phase.regularizer is not None:
+        phase.regularizer(x, labels)
+    if takes_embeddings(phase.loss):
+        phase.loss(x, weight, labels, None)
+    else:
+        phase.loss(x @ weight.T, labels)
 
 
 def _is_like(value: object, default: object) -> bool:

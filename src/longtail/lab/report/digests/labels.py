@@ -19,10 +19,6 @@ FloatArray = npt.NDArray[np.float64]
 
 FEWEST_SAMPLES = 20
 """A class with fewer test samples has no distribution worth drawing."""
-FEWEST_GROUPED = 6
-"""Fewer classes are shown by name: groups of one or two classes say less than the classes do."""
-MOST_NAMED = 10
-"""More classes keep their group, even if it is the only one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +71,10 @@ class Labels:
         """
         names, labels = predictions.class_names, predictions.labels
         is_multilabel = predictions.is_multilabel
-        groups = _group_by_frequency(predictions.prior)
-        if names_few and (len(names) < FEWEST_GROUPED or (len(groups) == 1 and len(names) <= MOST_NAMED)):
+        if names_few and not predictions.prior.has_useful_groups:
             groups = _group_by_name(names, predictions.train_counts)
+        else:
+            groups = _group_by_frequency(predictions.prior)
         return Labels(
             names=names,
             counts=predictions.prior.counts.numpy(),
