@@ -113,3 +113,12 @@ def test_a_plan_of_several_phases_has_no_single_loss():
     phase = Phase(MarginCrossEntropy(), share=0.5)
     with pytest.raises(ValueError, match="Got 2 phases"):
         Plan((phase, phase)).loss  # noqa: B018
+
+
+def test_a_method_that_needs_a_head_brings_it(tmp_path):
+    """On raw logits the contrastive loss trains without a word, and learns next to nothing."""
+    recipe = with_settings(RECIPE, ["train.epochs=20", "method.name=cosine_contrastive"])
+    assert train(recipe, tmp_path / "run", show_progress=False).metrics["balanced_accuracy"] > 0.6
+    for setting in ("model.options.head=linear", "model.options.head_options.scale=30.0"):
+        with pytest.raises(ValueError, match="cosine_contrastive brings the head that it needs"):
+            train(with_settings(recipe, [setting]), tmp_path / "other", show_progress=False)

@@ -41,7 +41,10 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
     _check_train(recipe.train)
     method = get_method(recipe.method.name)
     _check_method_options(method, recipe.method.options)
-    _check_plan(method, _try_plan(method, recipe.method.options), recipe.train)
+    plan = _try_plan(method, recipe.method.options)
+    _check_plan(method, plan, recipe.train)
+    if plan.head is not None and {"head", "head_options"} & recipe.model.options.keys():
+        raise ValueError(f"{method.name} brings the head that it needs; leave model.options.head out.")
 
 
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
