@@ -16,6 +16,7 @@ from longtail.lab.training.recipe import (
     Recipe,
     TrainRecipe,
     differences,
+    find_recipe,
     load_recipe,
     parse_recipe,
     to_toml,
@@ -159,3 +160,36 @@ def test_options_that_only_training_would_refuse_are_refused_before(method, opti
 def test_a_threshold_is_not_warned_about_before_the_data_is_known():
     """The check's two classes of 2 and 1 samples are both above it; those of the data may not be."""
     check_recipe(RECIPE.with_method("threshold_equalized", {"threshold": 0.05}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.warmup_epochs=inf", r"train\.warmup_epochs must be at least 0 and finite\. Got inf"),
+        ("train.warmup_epochs=nan", r"train\.warmup_epochs must be at least 0 and finite\. Got nan"),
+        ("train.mixup=-0.1", r"train\.mixup must be at least 0 and finite\. Got -0\.1"),
+        ("train.clip_norm=nan", r"train\.clip_norm must be at least 0 and finite"),
+        ("train.ema_decay=1.0", r"train\.ema_decay must be at least 0 and below 1\. Got 1\.0"),
+        ("train.momentum=1.5", r"train\.momentum must be at least 0 and below 1"),
+        ("train.milestones=[0.5, 7.0]", r"train\.milestones must be at least 0 and at most 1\. Got 7\.0"),
+        ("train.epochs=0", r"train\.epochs must be at least 1 and finite\. Got 0"),
+        ('name="../../elsewhere"', "name must be letters, digits"),
+        ('name="/tmp/elsewhere"', "name must be letters, digits"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_before_anything_is_loaded(setting, message):
+    from longtail.lab.training.checks import check_recipe
+
+    recipe = load_recipe(find_recipe("digits"), [setting])
+    with pytest.raises(ValueError, match=message):
+        check_recipe(recipe)
+
+
+@pytest.mark.parametrize("setting", ["train.flip=true", "train.pad_crop=2", "train.cutout=2"])
+def test_settings_for_images_are_refused_for_vectors(setting, tmp_path):
+    from longtail.lab.training.loop import train
+
+    recipe = load_recipe(find_recipe("moons"), [setting])
+    with pytest.raises(ValueError, match=f"{setting.partition('=')[0]} is for images"):
+        train(recipe, tmp_path / "run", show_progress=False)
+    assert not (tmp_path / "run").exists()

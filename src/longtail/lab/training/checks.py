@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from longtail._core.bounds import check_bounds
 from longtail._core.suggestions import check_options, look_up, suggest
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
@@ -19,6 +21,7 @@ from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_recipe"]
 
+IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout")
 PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 
@@ -34,6 +37,8 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
                 f"{part} = {name!r} names code of its own, which can do anything you can; "
                 "pass --trust-code (in Python trust_code=True) if you trust it."
             )
+    if not re.fullmatch(r"\w[\w.+-]*", recipe.name):
+        raise ValueError(f"name must be letters, digits and . _ + -, for it names a folder. Got {recipe.name!r}.")
     source = look_up(SOURCES, recipe.data.source, "data.source")
     check_options(source, recipe.data.options, "data.options")
     if recipe.data.profile != "none":
@@ -52,6 +57,9 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     for phase in plan.phases:
         if phase.learner is not None:
             phase.learner(data.train.labels, recipe.train.seed)
+    used = [name for name in IMAGE_SETTINGS if getattr(recipe.train, name)]
+    if used and len(data.input_shape) != 3:
+        raise ValueError(f"train.{used[0]} is for images, and {data.name} has none; leave it out.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
     if not data.is_multilabel:
@@ -69,15 +77,7 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
 def _check_train(settings: TrainRecipe) -> None:
     look_up(OPTIMIZERS, settings.optimizer, "train.optimizer")
     look_up(SCHEDULES, settings.schedule, "train.schedule")
-    for name in ("epochs", "batch_size", "accumulate"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"train.{name} must be at least 1. Got {getattr(settings, name)}.")
-    if settings.save_embeddings < 0:
-        raise ValueError(f"train.save_embeddings must be at least 0. Got {settings.save_embeddings}.")
-    if not (settings.learning_rate > 0 and settings.learning_rate != float("inf")):
-        raise ValueError(f"train.learning_rate must be above 0. Got {settings.learning_rate}.")
-    if settings.seed < 0:
-        raise ValueError(f"train.seed must be at least 0. Got {settings.seed}.")
+    check_bounds(settings, "train")
 
 
 def _check_method_options(method: Method, options: Mapping[str, Any]) -> None:

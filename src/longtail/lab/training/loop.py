@@ -88,6 +88,10 @@ def train(
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
+    if recipe.train.batch_size % fabric.world_size:
+        raise ValueError(
+            f"train.batch_size must be a multiple of {fabric.world_size} processes. Got {recipe.train.batch_size}."
+        )
     _check_folder(recipe, folder, restart)
     if (folder / "summary.json").is_file() and not restart:
         return load_run(folder)
@@ -190,7 +194,7 @@ def _train_one_epoch(
 ) -> dict[str, Any]:
     """All batches of one epoch; returns its line for metrics.jsonl."""
     settings = recipe.train
-    batch_size = max(1, settings.batch_size // fabric.world_size)
+    batch_size = settings.batch_size // fabric.world_size
     indices, num_indices = draw_indices(planned, data.train.labels, settings.seed, state.learner, batch_size)
     num_batches = -(-num_indices // batch_size)
     seed = epoch_seed(settings.seed, state.epoch, fabric.global_rank)

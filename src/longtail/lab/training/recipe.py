@@ -17,10 +17,11 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tomli_w
 
+from longtail._core.bounds import Bounds
 from longtail._core.suggestions import suggest
 from longtail.lab.data.registry import DataRecipe
 
@@ -66,47 +67,47 @@ class MethodRecipe:
 class TrainRecipe:
     """How to train."""
 
-    epochs: int = 30
-    batch_size: int = 128
+    epochs: Annotated[int, Bounds(1)] = 30
+    batch_size: Annotated[int, Bounds(1)] = 128
     optimizer: str = "sgd"
     """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
-    learning_rate: float = 0.1
-    momentum: float = 0.9
+    learning_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 0.1
+    momentum: Annotated[float, Bounds(0, 1, is_high_excluded=True)] = 0.9
     """Of SGD."""
     nesterov: bool = False
-    weight_decay: float = 5e-4
+    weight_decay: Annotated[float, Bounds(0)] = 5e-4
     schedule: str = "cosine"
     """A name in ``optimizers.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
-    milestones: tuple[float, ...] = (0.8, 0.9)
+    milestones: Annotated[tuple[float, ...], Bounds(0, 1)] = (0.8, 0.9)
     """Of "multi_step": shares of training after which the learning rate drops."""
-    decay: float = 0.1
+    decay: Annotated[float, Bounds(0, 1)] = 0.1
     """Of "multi_step": the factor at each milestone."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: Annotated[float, Bounds(0)] = 0.0
     """The learning rate rises linearly over these."""
-    clip_norm: float = 0.0
+    clip_norm: Annotated[float, Bounds(0)] = 0.0
     """Largest gradient norm; 0 is no clipping."""
-    accumulate: int = 1
+    accumulate: Annotated[int, Bounds(1)] = 1
     """Batches to one step of the optimizer."""
-    ema_decay: float = 0.0
+    ema_decay: Annotated[float, Bounds(0, 1, is_high_excluded=True)] = 0.0
     """Test with an exponential moving average of the weights; 0 is off."""
-    pad_crop: int = 0
+    pad_crop: Annotated[int, Bounds(0)] = 0
     """Pad images by so many pixels and crop at random."""
     resized_crop: bool = False
     """Cut windows of random area and shape out of images and scale them back, as ImageNet training does."""
     flip: bool = False
     """Mirror images at random."""
-    cutout: int = 0
+    cutout: Annotated[int, Bounds(0)] = 0
     """Side of a random square to blank in each image; 0 is off."""
-    mixup: float = 0.0
+    mixup: Annotated[float, Bounds(0)] = 0.0
     """Alpha of mixup's Beta distribution; 0 is off."""
     precision: str = "32-true"
     """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
     channels_last: bool = False
-    evaluate_every: int = 0
+    evaluate_every: Annotated[int, Bounds(0)] = 0
     """Epochs between measurements on the test set; 0 is at the end only."""
-    save_embeddings: int = 0
+    save_embeddings: Annotated[int, Bounds(0)] = 0
     """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Of initial weights, batches and augmentation."""
 
 
