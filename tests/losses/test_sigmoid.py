@@ -170,3 +170,18 @@ def test_shapes():
         binary_cross_entropy(torch.zeros(2, 2), torch.zeros(2, 2), torch.ones(3))
     with pytest.raises(ValueError, match=r"\[2\] indices"):
         binary_cross_entropy(torch.zeros(2, 2), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda f, y: losses.binary_focal_loss(f, y, gamma=math.inf),
+        lambda f, y: losses.focal_loss(f, y.argmax(1), gamma=math.inf),
+        lambda f, y: losses.asymmetric_loss(f, y, negative_gamma=math.inf),
+        lambda f, y: losses.asymmetric_loss(f, y, positive_gamma=math.inf),
+    ],
+)
+def test_an_infinite_gamma_is_refused(loss):
+    """Every loss would be 0 without a word."""
+    with pytest.raises(ValueError, match=r"at least 0 and finite.* Got .*inf"):
+        loss(torch.zeros(2, 2), torch.eye(2))

@@ -122,3 +122,10 @@ class TestThresholds:
     def test_bad_floor(self, floor):
         with pytest.raises(ValueError, match="floor must be"):
             precision_thresholds([[0.1]], [[1]], floor)
+
+
+def test_a_threshold_of_nan_is_refused():
+    """No score is at least NaN: its class would never be predicted, without a word."""
+    with pytest.raises(ValueError, match=r"thresholds must be numbers\. Got NaN for class 1"):
+        apply_thresholds(torch.zeros(2, 3), torch.tensor([0.5, math.nan, 0.5]))
+    assert not apply_thresholds(torch.zeros(2, 1), math.inf).any()

@@ -49,5 +49,8 @@ def pass_thresholds(scores: Any, thresholds: Any) -> Tensor:
     thresholds = torch.as_tensor(thresholds, device=scores.device)
     if thresholds.ndim and thresholds.shape != scores.shape[1:]:
         raise ValueError(f"thresholds must be [{scores.shape[1]}], one per class. Got {tuple(thresholds.shape)}.")
+    missing = torch.nonzero(thresholds.isnan().flatten()).flatten().tolist()
+    if missing:
+        raise ValueError(f"thresholds must be numbers. Got NaN for class {missing[0]}.")
     is_predicted: Tensor = scores >= thresholds
     return is_predicted

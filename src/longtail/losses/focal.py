@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from longtail._core.numerics import focus, loss_dtype, widen
@@ -53,8 +55,8 @@ def focal_loss(
     Reference:
         Lin et al. (2017), "Focal loss for dense object detection", eq. (4).
     """
-    if not gamma >= 0:
-        raise ValueError(f"focal_loss: gamma must be at least 0. Got {gamma}.")
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"focal_loss: gamma must be at least 0 and finite. Got {gamma}.")
     cross_entropy = margin_cross_entropy(widen(logits), target, margins, ignore_index=ignore_index)
     losses = focus(cross_entropy, gamma)
     losses = (

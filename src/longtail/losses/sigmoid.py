@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -213,8 +214,8 @@ def binary_focal_loss(
     Reference:
         Lin et al. (2017), "Focal loss for dense object detection", eq. (4).
     """
-    if not gamma >= 0:
-        raise ValueError(f"binary_focal_loss: gamma must be at least 0. Got {gamma}.")
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"binary_focal_loss: gamma must be at least 0 and finite. Got {gamma}.")
     _check_mask(logits, mask)
     wide = widen(logits)
     cross_entropy = F.binary_cross_entropy_with_logits(wide, _labels(wide, target), reduction="none")
@@ -264,9 +265,9 @@ def asymmetric_loss(
     Reference:
         Ridnik et al. (2021), "Asymmetric loss for multi-label classification", eq. (4)-(7).
     """
-    if not (positive_gamma >= 0 and negative_gamma >= 0 and 0 <= shift < 1):
+    if not (0 <= positive_gamma < math.inf and 0 <= negative_gamma < math.inf and 0 <= shift < 1):
         raise ValueError(
-            "asymmetric_loss: gammas must be at least 0 and shift in [0, 1). "
+            "asymmetric_loss: gammas must be at least 0 and finite, and shift in [0, 1). "
             f"Got {positive_gamma=}, {negative_gamma=}, {shift=}."
         )
     _check_mask(logits, mask)
@@ -333,9 +334,9 @@ def distribution_balanced_loss(
         Wu et al. (2020), "Distribution-balanced loss for multi-label classification in long-tailed datasets",
         section 3.
     """
-    if not (gamma >= 0 and negative_scale > 0):
+    if not (0 <= gamma < math.inf and 0 < negative_scale < math.inf):
         raise ValueError(
-            "distribution_balanced_loss: gamma must be at least 0 and negative_scale above 0. "
+            "distribution_balanced_loss: gamma must be at least 0 and negative_scale above 0, both finite. "
             f"Got {gamma=}, {negative_scale=}."
         )
     _check_mask(logits, mask)

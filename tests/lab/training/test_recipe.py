@@ -147,7 +147,7 @@ def test_a_bad_option_is_one_line_that_names_it(method, option, value):
             {"weight_learning_rate": 0.0},
             "meta_reweighted: weight_learning_rate must be a finite number above 0. Got 0.0.",
         ),
-        ("focal", {"gamma": -1.0}, "focal: gamma must be at least 0. Got -1.0."),
+        ("focal", {"gamma": -1.0}, "focal: gamma must be at least 0 and finite. Got -1.0."),
         ("undersampled_binary", {"per_class": 0}, "per_class must be a whole number of at least 1. Got 0."),
         ("weight_normalized", {"tau": math.nan}, "method.options.tau must be a finite number. Got nan."),
     ],
