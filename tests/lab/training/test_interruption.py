@@ -22,7 +22,14 @@ pytestmark = [
 def start(folder, epochs=4000):
     command = [LONGTAIL, "compare", "digits", "--methods", "cross_entropy,logit_adjusted,focal", "--seeds", "1"]
     command += ["--workers", "2", "--output", str(folder), "--set", f"train.epochs={epochs}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A suite that runs in the background hands down that interrupts are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while len(list(folder.rglob("metrics.jsonl"))) < 2:
         assert process.poll() is None, process.stderr.read()
