@@ -1,5 +1,6 @@
 """A comparison that is stopped leaves no process behind; a worker that is killed fails its own run alone."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,23 @@ pytestmark = [
 ]
 
 
-def start(folder, epochs=4000):
+@pytest.fixture
+def start():
+    """Starts a comparison, waits until two of its three runs train, and leaves nothing of it behind."""
+    started = []
+
+    def start(folder, epochs=4000):
+        started.append(start_comparison(folder, epochs))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def start_comparison(folder, epochs):
     command = [LONGTAIL, "compare", "digits", "--methods", "cross_entropy,logit_adjusted,focal", "--seeds", "1"]
     command += ["--workers", "2", "--output", str(folder), "--set", f"train.epochs={epochs}"]
     process = subprocess.Popen(
@@ -73,7 +90,7 @@ def wait_until_gone(session, seconds=20):
         (signal.SIGKILL, False, -signal.SIGKILL),
     ],
 )
-def test_a_stopped_comparison_leaves_no_process(tmp_path, number, to_group, code):
+def test_a_stopped_comparison_leaves_no_process(start, tmp_path, number, to_group, code):
     process = start(tmp_path / "runs")
     (os.killpg if to_group else os.kill)(process.pid, number)
     process.communicate(timeout=20)
@@ -83,7 +100,7 @@ def test_a_stopped_comparison_leaves_no_process(tmp_path, number, to_group, code
     assert not list((tmp_path / "runs").glob("focal/*"))  # it was queued
 
 
-def test_a_killed_worker_fails_its_own_run_alone(tmp_path):
+def test_a_killed_worker_fails_its_own_run_alone(start, tmp_path):
     process = start(tmp_path / "runs", epochs=150)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=240)

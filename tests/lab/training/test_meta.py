@@ -166,7 +166,7 @@ def test_margins_are_those_of_the_samples_that_are_left(method):
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 @every_learner
 def test_a_share_that_can_not_be_is_refused_before_anything_is_written(method, share, tmp_path):
-    with pytest.raises(ValueError, match="meta_share must be at least 0 and below 1"):
+    with pytest.raises(ValueError, match=r"meta_share must be (at least 0 and below 1|a finite number)"):
         quick(make_variant(method, meta_share=share), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
