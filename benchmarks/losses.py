@@ -98,9 +98,7 @@ def from_embeddings(batch: int, num_classes: int, features: int) -> dict[str, Ca
     leaves = (x, weight, bias)
     steps = {"F.linear + F.cross_entropy": step(lambda: F.cross_entropy(F.linear(x, weight, bias), target), *leaves)}
     for name in ("logit_adjusted", "logit_adjusted_adaptive"):
-        margins = longtail.get_method(name).margins
-        assert margins is not None
-        module = longtail.LinearMarginCrossEntropy(margins(prior))
+        module = longtail.LinearMarginCrossEntropy(longtail.get_method(name).plan(prior).margins)
         steps[name] = step(lambda module=module: module(x, weight, target, bias), *leaves)
     return steps
 
