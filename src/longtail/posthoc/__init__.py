@@ -8,12 +8,17 @@ from longtail.posthoc.objectives import (
     balanced_error_shares,
     balanced_log_loss_shares,
 )
+from longtail.posthoc.seen import correct_probabilities, drawn_prior, margin_prior, weighted_prior
 from longtail.posthoc.shift import PriorEstimate, estimate_target_prior, temperature_scale
 from longtail.posthoc.tau import TauSearch, cross_validate_tau, tune_tau
 from longtail.posthoc.thresholds import Thresholds, apply_thresholds, f1_thresholds, precision_thresholds
 
 __all__ = [
     "adjust_logits",
+    "correct_probabilities",
+    "drawn_prior",
+    "margin_prior",
+    "weighted_prior",
     "class_means",
     "nearest_mean",
     "nearest_neighbors",

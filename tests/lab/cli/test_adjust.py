@@ -169,6 +169,63 @@ def test_adjust_to_other_frequencies(run, folder):
     assert agreement > 0.9  # the labels are balanced, so that is what an estimate finds
 
 
+TRUE_COUNTS = np.array([900, 90, 10])
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "seen"),
+    [
+        ("balanced", [1, 1, 1]),
+        ("weights:weights.csv", TRUE_COUNTS * [1, 2, 5]),
+        ("counts:resampled.npy", [300, 200, 100]),
+    ],
+)
+def test_adjust_takes_back_what_training_did(run, folder, monkeypatch, trained_with, seen):
+    monkeypatch.chdir(folder)
+    Path("weights.csv").write_text("class,weight\nemu,5\ndog,2\ncat,1\n")
+    np.save("resampled.npy", np.array([300, 200, 100]))
+    np.save("true.npy", TRUE_COUNTS)
+    shared = ("adjust", "logits.npz", "--counts", "true.npy", "--trained-with", trained_with, "--output", "out.npz")
+    done = run(*shared, "--target-prior", "train")
+    assert (done.exit_code, done.stderr) == (0, "")
+    _, logits = make_logits(300, seed=0)
+    unnormalized = np.exp(logits) * TRUE_COUNTS / seen
+    expected = unnormalized / unnormalized.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.load("out.npz")["probabilities"], expected, rtol=1e-9)
+
+
+def test_adjust_estimates_from_what_was_seen(run, folder):
+    """The scores stand for COUNTS. Seen through them, the labels are balanced, whatever the data had."""
+    np.save(folder / "true.npy", TRUE_COUNTS)
+    done = run(
+        *("adjust", folder / "logits.npy", "--counts", folder / "true.npy", "--output", folder / "out.npz"),
+        *("--trained-with", f"counts:{folder / 'counts.npy'}", "--target-prior", "estimate"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert np.mean(np.load(folder / "out.npz")["predictions"] == expected_predictions()) > 0.9
+
+
+def test_adjust_says_when_training_left_nothing_to_adjust(run, folder):
+    arguments = (folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npz")
+    done = run("adjust", *arguments, "--trained-with", "balanced")
+    assert done.exit_code == 0
+    assert "nothing is left to adjust" in done.stderr
+    assert "0 of 300 predictions changed" in done.stdout
+
+
+def test_adjust_names_classes_that_the_holdout_lacks(run, folder):
+    labels, logits = make_logits(300, seed=1)
+    np.save(folder / "holdout.npy", logits[labels != 1])
+    np.save(folder / "holdout_labels.npy", labels[labels != 1])
+    done = run(
+        *("adjust", folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npz"),
+        *("--tau", "auto", "--holdout-scores", folder / "holdout.npy"),
+        *("--holdout-labels", folder / "holdout_labels.npy"),
+    )
+    assert done.exit_code == 0
+    assert "no samples of 1 classes" in done.stderr
+
+
 def test_adjust_smooths_a_class_without_samples(run, folder):
     np.save(folder / "gap.npy", np.array([400, 0, 10]))
     shared = ("adjust", folder / "logits.npy", "--counts", folder / "gap.npy", "--output", folder / "out.npz")
@@ -229,6 +286,26 @@ BAD_INPUT = {
         "name each class once",
     ),
     "unknown class counted": ({"bad.csv": "class,count\n0,5\n1,1\n3,7\n"}, ["--counts", "bad.csv"], "Got 3"),
+    "training of another kind": (
+        {},
+        ["--counts", "counts.npy", "--trained-with", "smote"],
+        "--trained-with must be balanced, weights:FILE or counts:FILE. Got 'smote'",
+    ),
+    "weights for other classes": (
+        {"bad.npy": np.array([5.0, 1.0])},
+        ["--counts", "counts.npy", "--trained-with", "weights:bad.npy"],
+        "each of the 3 classes",
+    ),
+    "weight of 0": (
+        {"bad.npy": np.array([5.0, 0.0, 1.0])},
+        ["--counts", "counts.npy", "--trained-with", "weights:bad.npy"],
+        "class_weights must be [C] finite numbers above 0",
+    ),
+    "class not seen in training": (
+        {"bad.npy": np.array([5, 0, 1])},
+        ["--counts", "counts.npy", "--trained-with", "counts:bad.npy"],
+        "class 1 has no training samples",
+    ),
     "no counts": ({}, [], "either --counts or --train-labels"),
     "counts and labels": (
         {},

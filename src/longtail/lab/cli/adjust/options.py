@@ -21,6 +21,13 @@ def adjust(
         Path | None, typer.Option(help="Training samples of each class; a column 'class' may name the classes.")
     ] = None,
     train_labels: Annotated[Path | None, typer.Option(help="The training labels, instead of --counts.")] = None,
+    trained_with: Annotated[
+        str | None,
+        typer.Option(
+            help="What training made of these frequencies: balanced (weights or batches that balance the classes), "
+            "weights:FILE of class weights, or counts:FILE of the samples seen after resampling.",
+        ),
+    ] = None,
     tau: Annotated[str, typer.Option(help="Strength: a number, or auto to choose it on the holdout.")] = "1.0",
     holdout_scores: Annotated[Path | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
     holdout_labels: Annotated[Path | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
@@ -54,6 +61,7 @@ def adjust(
         output,
         counts=counts,
         train_labels=train_labels,
+        trained_with=trained_with,
         tau=tau,
         holdout_scores=holdout_scores,
         holdout_labels=holdout_labels,

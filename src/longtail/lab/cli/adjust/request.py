@@ -11,7 +11,7 @@ from longtail.lab.data.formats.tables import Scores, read_indicators, read_score
 
 __all__ = ["Request"]
 
-SINGLE_LABEL = ("counts", "train_labels", "tau", "target_prior", "label", "smooth")
+SINGLE_LABEL = ("counts", "train_labels", "tau", "trained_with", "target_prior", "label", "smooth")
 MULTILABEL = ("precision_floor", "thresholds")
 """Options that only one kind of labels has."""
 
@@ -24,6 +24,7 @@ class Request:
     output: Path
     counts: Path | None = None
     train_labels: Path | None = None
+    trained_with: str | None = None
     tau: str = "1.0"
     holdout_scores: Path | None = None
     holdout_labels: Path | None = None

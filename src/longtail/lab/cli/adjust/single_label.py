@@ -27,6 +27,7 @@ from longtail.lab.data.formats.tables import (
 )
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.posthoc.adjust import adjust_logits
+from longtail.posthoc.seen import weighted_prior
 from longtail.posthoc.shift import estimate_target_prior
 from longtail.posthoc.tau import tune_tau
 from longtail.prior import ClassPrior
@@ -39,11 +40,13 @@ __all__ = [
     "adjust_file",
     "adjust_scores",
     "build_holdout",
+    "changes_nothing",
     "choose_tau",
     "choose_target",
     "convert_to_logits",
     "look_like_probabilities",
     "measure",
+    "read_seen_prior",
     "read_target",
     "read_training_prior",
     "render_adjustment",
@@ -51,6 +54,7 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
+PriorLike = ClassPrior | Tensor
 
 ROW_SUM_TOLERANCE = 1e-2
 """How far probabilities that were stored in half precision may be from a sum of 1."""
@@ -108,13 +112,20 @@ def adjust_file(request: Request) -> None:
     if request.holdout_scores is not None:
         held_out = request.read_scores(request.holdout_scores)
         holdout = build_holdout(held_out, scores, request.holdout_labels, request.label, request.probabilities)
-    target_prior = choose_target(request.target_prior, scores, logits, prior)
-    choice = choose_tau(request.tau, holdout, prior, target_prior)
-    adjusted = adjust_scores(logits, prior, choice.tau, target_prior)
+    seen = read_seen_prior(request.trained_with, scores, prior)
+    target_prior = choose_target(request.target_prior, scores, logits, prior, seen)
+    choice = choose_tau(request.tau, holdout, seen, target_prior)
+    adjusted = adjust_scores(logits, seen, choice.tau, target_prior)
     write_predictions(request.output, scores, adjusted.after, adjusted.probabilities)
     if not request.probabilities and look_like_probabilities(scores.values):
         typer.echo(
             "longtail: every row of the scores sums to 1; if they are probabilities, add --probabilities.", err=True
+        )
+    if request.trained_with is not None and changes_nothing(seen, target_prior):
+        typer.echo(
+            "longtail: training gave these scores the target frequencies already, and nothing is left to adjust; "
+            "--target-prior train makes probabilities for the frequencies of the data.",
+            err=True,
         )
     before, after = (measure(part, prior, target) for part in (adjusted.before, adjusted.after))
     print_screen(render_adjustment(prior, choice, before, after))
@@ -144,6 +155,30 @@ def read_training_prior(
     return smoothed
 
 
+def read_seen_prior(trained_with: str | None, scores: Scores, prior: ClassPrior) -> Tensor:
+    """[C] the prior that ``--trained-with`` says training made of the data's."""
+    if trained_with is None:
+        return prior.probs
+    if trained_with == "balanced":
+        return torch.full((scores.num_classes,), 1 / scores.num_classes, dtype=torch.float64)
+    kind, _, file = trained_with.partition(":")
+    if kind not in ("weights", "counts") or not file:
+        raise ValueError(f"--trained-with must be balanced, weights:FILE or counts:FILE. Got {trained_with!r}.")
+    path = Path(file)
+    numbers = _order_by_class(read_class_numbers(path), scores, path)
+    if kind == "weights":
+        return weighted_prior(prior, numbers)
+    counted = ClassPrior.from_counts(numbers)
+    _check_no_class_is_empty(counted, scores)
+    return counted.probs
+
+
+def changes_nothing(seen: Tensor, target: Tensor | None) -> bool:
+    """Whether the prior seen in training is the one to predict for."""
+    wanted = torch.full_like(seen, 1 / len(seen)) if target is None else target
+    return bool(torch.allclose(seen, wanted, rtol=1e-3, atol=0))
+
+
 def read_target(scores: Scores, labels: Path | None, column: str | None) -> IntArray | None:
     """[N] class indices from a file of labels, or else from the label column of the scores; None without either."""
     if labels is not None:
@@ -160,12 +195,18 @@ def read_target(scores: Scores, labels: Path | None, column: str | None) -> IntA
     return indices
 
 
-def choose_tau(tau: str, holdout: Holdout | None, prior: ClassPrior, target: Tensor | None) -> TauChoice:
+def choose_tau(tau: str, holdout: Holdout | None, prior: PriorLike, target: Tensor | None) -> TauChoice:
     """The tau that ``--tau`` says, or for ``auto`` the one that is best on the holdout."""
     if tau == "auto":
         if holdout is None:
             raise ValueError("--tau auto needs --holdout-scores, of samples that the model was not trained on.")
         search = tune_tau(holdout.logits, holdout.labels, prior, target_prior=target)
+        if len(search.missing_classes):
+            typer.echo(
+                f"longtail: the holdout has no samples of {len(search.missing_classes):,} classes, "
+                "which have no say about tau.",
+                err=True,
+            )
         return TauChoice(search.tau, search.interval)
     if holdout is not None:
         raise ValueError(f"a holdout is for --tau auto. Got --tau {tau}.")
@@ -209,14 +250,14 @@ def look_like_probabilities(values: FloatArray) -> bool:
     return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= ROW_SUM_TOLERANCE)
 
 
-def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior) -> Tensor | None:
-    """[C] probabilities that ``--target-prior`` asks for; None is uniform."""
+def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior, seen: Tensor) -> Tensor | None:
+    """[C] probabilities that ``--target-prior`` asks for; None is uniform. ``seen`` is what the logits stand for."""
     if target == "uniform":
         return None
     if target == "train":
         return prior.probs
     if target == "estimate":
-        estimate = estimate_target_prior(logits, prior)
+        estimate = estimate_target_prior(logits, seen)
         if not estimate.converged:
             raise ValueError(
                 f"--target-prior estimate: no stable estimate after {estimate.iterations} steps; name a file instead."
@@ -229,7 +270,7 @@ def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassP
     return torch.from_numpy(numbers / numbers.sum())
 
 
-def adjust_scores(logits: FloatArray, prior: ClassPrior, tau: float, target: Tensor | None) -> Adjustment:
+def adjust_scores(logits: FloatArray, prior: PriorLike, tau: float, target: Tensor | None) -> Adjustment:
     """Predictions before and after ``adjust_logits``."""
     adjusted = torch.from_numpy(adjust_logits(logits, prior, tau, target))
     return Adjustment(logits.argmax(axis=1), adjusted.argmax(dim=1).numpy(), adjusted.softmax(dim=1).numpy())
