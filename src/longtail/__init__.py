@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longtail import (
         datasets,
         diagnostics,
+        errors,
         estimators,
         heads,
         losses,
@@ -81,6 +82,7 @@ __all__ = [
     "make_long_tailed",
     "datasets",
     "diagnostics",
+    "errors",
     "estimators",
     "heads",
     "losses",

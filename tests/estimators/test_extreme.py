@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
+from torch import Tensor
 
 from longtail import ClassPrior, margins, negatives, weights
+from longtail._core.tensors_file import load_tensors, save_tensors
+from longtail.errors import DamagedFileError
 from longtail.estimators import ExtremeClassifier
 from longtail.estimators import _extreme_data as data_module
 from longtail.estimators import _extreme_losses as losses_module
@@ -260,7 +264,7 @@ def test_clone_and_grid_search() -> None:
 def test_save_and_load(tmp_path: Path, skip_connection: bool) -> None:
     X, y = made()
     model = quick(epochs=2, skip_connection=skip_connection, hidden_size=np.int64(8)).fit(X, y)
-    path = tmp_path / "model.pt"
+    path = tmp_path / "model.safetensors"
     model.save(path)
     again = ExtremeClassifier.load(path)
     np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
@@ -270,42 +274,71 @@ def test_save_and_load(tmp_path: Path, skip_connection: bool) -> None:
     again.device = "cpu"
     assert again.label_prior_ == model.label_prior_
     assert again.hidden_size == 8
-    assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
     again.fit(X, y)
 
 
+def written(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The content of a small model's file."""
+    X, y = made()
+    quick(epochs=1).fit(X, y).save(path)
+    return load_tensors(path, "extreme classifier")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("tensors", "metadata"),
     [
-        {"format": 9},
-        {"num_features": 7},
-        {"counts": torch.ones(3)},
-        {"settings": "{}"},
-        {"settings": "no json"},
-        {"state": {}},
-        {"state": {"vectors": torch.zeros(1, 1)}},
+        ({}, {"num_features": 7}),
+        ({}, {"num_features": "many"}),
+        ({"counts": torch.ones(3)}, {}),
+        ({}, {"settings": {}}),
+        ({}, {"settings": None}),
+        ({}, {"pseudocount": []}),
+        ({"more": torch.zeros(1)}, {}),
+        ({"vectors": torch.zeros(1, 1)}, {}),
     ],
 )
-def test_files_that_are_not_a_model(tmp_path: Path, change: dict[str, Any]) -> None:
-    X, y = made()
-    path = tmp_path / "model.pt"
-    quick(epochs=1).fit(X, y).save(path)
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, **change}, path)
-    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
+def test_files_that_are_not_a_model(tmp_path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    path = tmp_path / "model.safetensors"
+    before = written(path)
+    save_tensors(path, before[0] | tensors, "extreme classifier", before[1] | metadata)
+    with pytest.raises(DamagedFileError, match=r"must be a file that ExtremeClassifier\.save wrote"):
         ExtremeClassifier.load(path)
 
 
-def test_damaged_and_absent_files(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
+def test_no_flipped_bit_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    written(path)
+    content = path.read_bytes()
+    draw = random.Random(0)
+    for _ in range(120):
+        damaged = bytearray(content)
+        damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=r"model\.safetensors must be"):
+            ExtremeClassifier.load(path)
+
+
+def test_absent_and_foreign_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
     with pytest.raises(FileNotFoundError):
         ExtremeClassifier.load(path)
-    path.write_bytes(b"PK\x03\x04 and then nothing")
-    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
-        ExtremeClassifier.load(path)
     torch.save([1, 2], path)
-    with pytest.raises(ValueError, match=r"must be a file that ExtremeClassifier\.save wrote"):
+    with pytest.raises(DamagedFileError, match=r"model\.safetensors must be"):
         ExtremeClassifier.load(path)
+    save_tensors(path, {"a": torch.zeros(1)}, "checkpoint")
+    with pytest.raises(DamagedFileError, match="Got kind 'checkpoint'"):
+        ExtremeClassifier.load(path)
+
+
+def test_a_diverged_model_is_not_saved(tmp_path: Path) -> None:
+    X, y = made()
+    model = quick(epochs=1).fit(X, y)
+    with torch.no_grad():
+        model.model_.vectors[0, 0] = math.nan
+    with pytest.raises(ValueError, match="'vectors' must be finite"):
+        model.save(tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import methodcaller
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from longtail._core.files import replacing
+from longtail._core.tensors_file import load_tensors, save_tensors
 from longtail.estimators._extreme_network import Network
 from longtail.prior import ClassPrior
 
@@ -21,7 +20,7 @@ __all__ = ["PathLike", "SavedModel", "build_model", "read_model", "write_model"]
 
 PathLike = str | os.PathLike[str]
 
-FILE_FORMAT = 1
+KIND = "extreme classifier"
 
 
 class SavedModel(NamedTuple):
@@ -35,35 +34,24 @@ class SavedModel(NamedTuple):
 
 def write_model(path: PathLike, model: SavedModel) -> None:
     """Write the model, or nothing."""
-    content = {
-        "format": FILE_FORMAT,
-        "settings": json.dumps(model.settings, default=methodcaller("item")),
-        "counts": model.label_prior.counts,
+    metadata = {
+        "settings": json.loads(json.dumps(model.settings, default=methodcaller("item"))),
         "num_samples": model.label_prior.num_samples,
         "pseudocount": model.label_prior.pseudocount,
         "num_features": model.num_features,
-        "state": {name: value.cpu() for name, value in model.state.items()},
     }
-    with replacing(Path(path)) as file:
-        torch.save(content, file)
+    save_tensors(path, {**model.state, "counts": model.label_prior.counts}, KIND, metadata)
 
 
 def read_model(path: PathLike) -> SavedModel:
     """What ``write_model`` wrote, or a ValueError; sizes are checked by ``build_model``."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever a damaged archive makes PyTorch raise
-        raise ValueError(type(error).__name__) from error
-    if content["format"] != FILE_FORMAT:
-        raise ValueError(f"format {content['format']}")
+    state, metadata = load_tensors(path, KIND)
     prior = replace(
-        ClassPrior.from_counts(content["counts"]),
-        num_samples=int(content["num_samples"]),
-        pseudocount=float(content["pseudocount"]),
+        ClassPrior.from_counts(state.pop("counts")),
+        num_samples=int(metadata["num_samples"]),
+        pseudocount=float(metadata["pseudocount"]),
     )
-    return SavedModel(json.loads(content["settings"]), prior, int(content["num_features"]), content["state"])
+    return SavedModel(dict(metadata["settings"]), prior, int(metadata["num_features"]), state)
 
 
 def build_model(saved: SavedModel, hidden_size: int, activation: str, skip_connection: bool) -> Network:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from longtail._core.labels import IntArray
+from longtail.errors import DamagedFileError
 from longtail.estimators._extreme_data import (
     Samples,
     count_labels,
@@ -230,7 +231,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         return precision_at_1(rank_labels(self.model_, features, 1), labels)
 
     def save(self, path: PathLike) -> None:
-        """Write the fitted model to a file that holds numbers alone, and can be loaded without trust.
+        """Write the fitted model to a safetensors file, which holds numbers and text alone, with a checksum.
 
         What was needed for training alone (margins, class_weights, distribution, weighting, random_state) is not
         kept.
@@ -241,15 +242,22 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: PathLike) -> ExtremeClassifier:
-        """The fitted model that ``save`` wrote, on the CPU wherever it was trained; ``model_.to`` moves it."""
+        """The fitted model that ``save`` wrote, on the CPU wherever it was trained; ``model_.to`` moves it.
+
+        A file that is damaged, or another's, is a ``DamagedFileError``.
+        """
         try:
             saved = read_model(path)
             estimator = cls(**{name: saved.settings[name] for name in CONSTRAINTS if name not in _NOT_SAVED})
             estimator._check_parameters()
             shape = (int(estimator.hidden_size), estimator.activation, bool(estimator.skip_connection))
             estimator.model_ = build_model(saved, *shape)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path} must be a file that ExtremeClassifier.save wrote. Got: {error}.") from error
+        except DamagedFileError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DamagedFileError(
+                f"{path} must be a file that ExtremeClassifier.save wrote. Got: {error}."
+            ) from error
         estimator.label_prior_, estimator.history_ = saved.label_prior, []
         estimator.n_features_in_, estimator.n_labels_ = saved.num_features, saved.label_prior.num_classes
         return estimator
