@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench readme docs clean
 
 demo: $(VENV)/.lab
 	$(BIN)/longtail demo
@@ -20,6 +20,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# The numbers and the picture of the README, from committed rows.
+readme: $(VENV)/.docs
+	cd docs && ../$(BIN)/python -m site_pages.readme
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -5,8 +5,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from itertools import zip_longest
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -100,10 +102,59 @@ def test_a_page_has_the_words_of_the_glossary(page):
     assert not re.search(rf"{unit}|skew|\bgo(es)? on\b", page.read_text())
 
 
-def test_the_readme_tells_which_methods_are_consistent(hooks):
-    rows = re.findall(r"^\| `(\w+)`.*\| (yes|no)[^|]*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_about_the_idea_tells_which_methods_are_consistent(hooks):
+    text = (ROOT / "docs" / "idea.md").read_text()
+    rows = re.findall(r"^\| \[.*?\]\(methods/(\w+)\.md\).*\| (yes|no)[^|]*\|$", text, re.MULTILINE)
     assert len(rows) > 5
     assert dict(rows) == {name: hooks.methods.consistency(METHODS[name]) for name, _ in rows}
+
+
+class TestReadme:
+    text = (ROOT / "README.md").read_text()
+
+    def test_its_numbers_are_those_of_the_rows(self, hooks):
+        from site_pages import readme
+
+        assert self.text.count("<!-- /") == 2
+        assert readme.fill(self.text) == self.text, "make readme"
+
+    def test_its_numbers_change_with_the_rows(self, hooks, tmp_path):
+        from site_pages import readme
+
+        rows = ["recipe,method,seed,balanced_accuracy,head,torso,tail", "clinc150,cross_entropy,0,0.5,0.9,0.4,"]
+        rows += ["clinc150,posthoc_adjusted,0,0.75,0.8,0.7,"]
+        (tmp_path / "clinc150.csv").write_text("\n".join(rows) + "\n")
+        line = readme.real_data_table(tmp_path).splitlines()[-1]
+        assert line.endswith("1 seed | 50.0 |  | **75.0** |  | +30.0 / −10.0 |")
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_its_picture_is_made_of_the_rows(self, hooks, scheme):
+        from site_pages import before_after
+
+        path = before_after.picture_path(scheme)
+        assert before_after.describe_rows() in path.read_text(), "make readme"
+        assert path.relative_to(ROOT).as_posix() in self.text
+
+    def test_its_badges_are_true(self):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        badges = [unquote(badge).replace("--", "-") for badge in re.findall(r"/badge/(.*?)-\w+\)", self.text)]
+        wanted = {"python": project["requires-python"], "license": project["license"]}
+        wanted |= dict(re.match(r"([\w-]+)(>=.*)", line).groups() for line in project["dependencies"])
+        named = {"pytorch": "torch"}
+        assert len(badges) == 4
+        for badge in badges:
+            name, _, value = badge.rpartition("-") if "Apache" not in badge else badge.partition("-")
+            found = wanted[named.get(name, name)]
+            assert found == (f">={value[:-1]}" if value.endswith("+") else value)
+
+    def test_its_links_lead_somewhere(self):
+        targets = re.findall(r"\]\(([^)#:]+)(?:#([\w-]+))?\)", self.text)
+        assert len(targets) > 20
+        for path, anchor in targets:
+            assert (ROOT / path).exists(), path
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
 def test_the_demo_in_the_readme_agrees_with_the_comparison_in_the_docs():

@@ -1,0 +1,122 @@
+"""What the README says in numbers, from committed rows, and its picture.
+
+python -m site_pages.readme    # in docs/; ``make readme`` does it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from longtail.lab.runs.statistics import Estimate, estimate
+from site_pages import ROOT
+from site_pages.markdown import table
+from site_pages.rows import Row, group_by_method, read_rows
+
+QUALITY = ROOT / "benchmarks" / "results" / "quality"
+GROUPS = ("tail", "torso", "head")
+"""Rarest first."""
+
+
+class DataSet(NamedTuple):
+    """How a recipe's data are called."""
+
+    name: str
+    what: str
+    classes: int
+    largest: int
+    smallest: int
+
+
+DATA_SETS = {
+    "cifar10_lt_fast": DataSet("CIFAR-10-LT", "images, ResNet-32", 10, 5000, 50),
+    "cifar100_lt_fast": DataSet("CIFAR-100-LT", "images, ResNet-32", 100, 500, 5),
+    "tiny_imagenet_lt_features": DataSet("Tiny-ImageNet-LT", "image features, linear", 200, 500, 5),
+    "clinc150": DataSet("CLINC-150", "texts, bag of features", 150, 100, 25),
+}
+"""In the order of the table; a recipe without rows is left out."""
+METHODS = {
+    "cross_entropy": "plain",
+    "class_balanced": "class weights",
+    "posthoc_adjusted": "adjusted after training",
+    "logit_adjusted": "adjusted loss",
+}
+"""The columns, and what they are called."""
+
+
+def real_data_table(folder: Path = QUALITY) -> str:
+    """Balanced accuracy on real data, and what happens to the rarest and the most frequent group of classes."""
+    body = []
+    for recipe, data in DATA_SETS.items():
+        path = folder / f"{recipe}.csv"
+        if path.is_file():
+            methods = group_by_method(read_rows(path))
+            found = [_measure(methods.get(method, ()), "balanced_accuracy") for method in METHODS]
+            best = max(value.mean for value in found if value.count)
+            size = f"{data.classes} classes, {data.largest:,} to {data.smallest} samples"
+            seeds = f"{found[0].count} seed{'s' if found[0].count > 1 else ''}"
+            cells = [_write(value, best) for value in found]
+            body.append([f"**{data.name}**: {data.what}; {size}; {seeds}", *cells, _write_groups(methods)])
+    return table(["data", *METHODS.values(), "rarest / most frequent classes"], body)
+
+
+def gain_sentence(recipe: str = "tiny_imagenet_lt_features", folder: Path = QUALITY) -> str:
+    """The gain of adjusting a trained model, and its price."""
+    methods = group_by_method(read_rows(folder / f"{recipe}.csv"))
+    data = DATA_SETS[recipe]
+    parts = {group: _change(methods, group) for group in ("tail", "head")}
+    told = {group: f"from {100 * a:.1f} % to {100 * b:.1f} % ({_points(b - a)})" for group, (a, b) in parts.items()}
+    return (
+        f"**The gain and its price**, on {data.name} ({data.classes} classes): accuracy on rare classes (fewer than "
+        f"20 images) goes {told['tail']}, on frequent ones (100 or more) {told['head']}. No retraining: one "
+        "subtraction per logit."
+    )
+
+
+def _change(methods: Mapping[str, Sequence[Row]], group: str) -> tuple[float, float]:
+    before, after = (_measure(methods[name], group).mean for name in ("cross_entropy", "posthoc_adjusted"))
+    return before, after
+
+
+def _measure(rows: Sequence[Row], name: str) -> Estimate:
+    return estimate(float(row.get(name) or "nan") for row in rows)
+
+
+def _write(value: Estimate, best: float) -> str:
+    if not value.count:
+        return ""
+    text = f"{100 * value.mean:.1f}"
+    spread = f" ± {100 * value.half_width:.1f}" if value.has_interval else ""
+    return f"**{text}**{spread}" if text == f"{100 * best:.1f}" else f"{text}{spread}"
+
+
+def _write_groups(methods: Mapping[str, Sequence[Row]]) -> str:
+    changes = [(a, b) for a, b in (_change(methods, group) for group in GROUPS) if a == a]
+    return " / ".join(_points(after - before) for before, after in (changes[0], changes[-1]))
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def fill(text: str) -> str:
+    """The README with its numbers."""
+    for name, content in (("gain", gain_sentence()), ("real-data", real_data_table())):
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        text = re.sub(f"{start}.*?{end}", f"{start}\n\n{content}\n\n{end}", text, flags=re.DOTALL)
+    return text
+
+
+def main() -> None:
+    """Write the README's numbers and its picture."""
+    from site_pages import before_after
+
+    path = ROOT / "README.md"
+    path.write_text(fill(path.read_text()))
+    before_after.main()
+
+
+if __name__ == "__main__":
+    main()
