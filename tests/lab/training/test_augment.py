@@ -219,3 +219,31 @@ def test_bad_input():
         augment.channel_statistics(Split(rows, torch.tensor([0])))
     with pytest.raises(ValueError, match="max_decoded must be at least 1"):
         augment.channel_statistics(Split(images, torch.zeros(6, dtype=torch.int64)), max_decoded=0)
+
+
+def test_images_grow_in_steps_and_are_whole_at_the_end():
+    sizes = [augment.growing_size(epoch / 40, 16, 32, 0.75) for epoch in range(40)]
+    assert sizes == [16] * 15 + [24] * 15 + [32] * 10
+
+
+@given(
+    progress=st.floats(0, 1, exclude_max=True),
+    start=st.integers(0, 80),
+    full=st.integers(1, 64),
+    growth=st.floats(0.01, 1),
+)
+def test_a_growing_size_is_between_its_start_and_the_full_one(progress, start, full, growth):
+    size = augment.growing_size(progress, start, full, growth)
+    assert min(start or full, full) <= size <= full
+    later = augment.growing_size(progress + 0.1, start, full, growth)
+    assert later >= size
+
+
+def test_shrinking_by_two_keeps_means_and_leaves_small_images_alone():
+    images = make_images(dtype=torch.float32, height=32, width=32)
+    small = augment.shrink(images, 16)
+    # Away from the border the weights of a bilinear filter over 2 x 2 new pixels are 1, 3, 3, 1 eighths.
+    taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
+    expected = torch.einsum("nchw,h,w->nc", images[:, :, 3:7, 5:9], taps, taps)
+    torch.testing.assert_close(small[:, :, 2, 3], expected)
+    assert augment.shrink(images, 32) is images

@@ -17,6 +17,7 @@ from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.runs.folder import find_runs, load_run
 from longtail.lab.training.comparison import Failure, plan_jobs, run_jobs
 from longtail.lab.training.loop import plan_epochs, train
+from longtail.lab.training.models import SmallResNet
 from longtail.lab.training.recipe import (
     DataRecipe,
     ModelRecipe,
@@ -366,6 +367,25 @@ def test_images_are_augmented_and_normalized(tmp_path, monkeypatch):
     )
     run = quick(recipe, tmp_path)
     assert run.predictions.logits.shape == (60, 3)
+
+
+def test_images_grow_as_training_goes_on(tmp_path, monkeypatch):
+    images = (torch.rand(60, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 255).to(torch.uint8)
+    split = Split(images, torch.arange(60) % 3)
+    data = Dataset("images", split, split, ("a", "b", "c"))
+    monkeypatch.setattr("longtail.lab.training.loop.load_data", lambda recipe: data)
+    sides = []
+    forward = SmallResNet.forward
+
+    def watch(self, inputs):
+        if self.training:
+            sides.append(inputs.shape[-1])
+        return forward(self, inputs)
+
+    monkeypatch.setattr(SmallResNet, "forward", watch)
+    train_settings = TrainRecipe(epochs=4, batch_size=60, start_size=8, growth=0.5)
+    quick(Recipe("images", DataRecipe("digits"), ModelRecipe("resnet20"), train_settings), tmp_path)
+    assert sides == [8, 8, 16, 16]
 
 
 BUILT_IN = ("digits", "digits_balms", "digits_elm", "gaussians", "moons", "two_digits")

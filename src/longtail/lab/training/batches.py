@@ -61,10 +61,13 @@ def train_batches(
     prepare: Preparation,
     recipe: TrainRecipe,
     generator: torch.Generator,
+    size: int = 0,
 ) -> Iterator[Batch]:
-    """Augmented batches in the order of ``indices``; the last one may be smaller."""
+    """Augmented batches in the order of ``indices``; the last one may be smaller. A ``size`` is the side of images."""
     for chosen in index_batches(indices, batch_size):
         inputs = augment_inputs(split.batch(chosen), prepare, recipe, generator)
+        if size and isinstance(inputs, Tensor):
+            inputs = augment.shrink(inputs, size)
         labels = split.targets(chosen)
         if recipe.mixup > 0 and isinstance(inputs, Tensor):
             yield Batch(*augment.mixup(inputs, labels, num_classes, recipe.mixup, generator))

@@ -21,7 +21,7 @@ from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_recipe"]
 
-IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout")
+IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size")
 PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 

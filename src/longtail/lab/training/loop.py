@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from longtail._core.files import replacing
 from longtail._core.random import epoch_seed, mix_seed
@@ -28,6 +29,7 @@ from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.data.registry import load_data
 from longtail.lab.runs.folder import Run, append_metrics, environment, load_run, write_json
 from longtail.lab.runs.lock import FolderInUse, lock_folder
+from longtail.lab.training.augment import growing_size
 from longtail.lab.training.batches import (
     Batch,
     Preparation,
@@ -37,7 +39,7 @@ from longtail.lab.training.batches import (
     train_batches,
 )
 from longtail.lab.training.checks import check_data, check_recipe
-from longtail.lab.training.devices import open_fabric
+from longtail.lab.training.devices import limit_threads, open_fabric
 from longtail.lab.training.embedding import embed_data, limited
 from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import outputs_of_split, predictions_of, score_metrics, test_batch_size
@@ -104,11 +106,12 @@ def train(
         if (folder / "summary.json").is_file() and not restart:  # another process has made it since
             return load_run(folder)
         state = start_state(fabric, recipe, data, plan, epochs, folder, restart)
-        _check_inputs(fabric, recipe, state.wrapped, data, prepare)
+        operations = _try_inputs(fabric, recipe, state.wrapped, data, prepare) * recipe.train.batch_size
         if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
             _claim_folder(recipe, folder, restart)
         fabric.barrier()
-        with TrainingProgress(len(epochs), state.epoch, enabled=show_progress and fabric.is_global_zero) as progress:
+        is_shown = show_progress and fabric.is_global_zero
+        with limit_threads(operations), TrainingProgress(len(epochs), state.epoch, enabled=is_shown) as progress:
             while state.epoch < len(epochs):
                 planned = epochs[state.epoch]
                 begin_stage(fabric, recipe, data.train.labels, planned, state)
@@ -169,10 +172,10 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     write_json(folder / "environment.json", environment())
 
 
-def _check_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Dataset, prepare: Preparation) -> None:
-    """Raise, before anything is trained, if the model can't take the first sample."""
+def _try_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Dataset, prepare: Preparation) -> int:
+    """Raise, before anything is trained, if the model can't take the first sample, and count its operations."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model.eval()
             for inputs in ordered_batches(data.train, 0, 1, 1, prepare):
                 model(fabric.to_device(inputs))
@@ -181,6 +184,7 @@ def _check_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Datase
         raise ValueError(f"model {recipe.model.name!r} can't take the inputs of {data.name}: {reason}") from error
     finally:
         model.train()
+    return counter.get_total_flops()
 
 
 def _train_one_epoch(
@@ -201,7 +205,8 @@ def _train_one_epoch(
     generator = torch.Generator().manual_seed(seed)
     meta_generator = torch.Generator().manual_seed(mix_seed(settings.seed, state.epoch, fabric.global_rank, 2))
     torch.manual_seed(seed)  # for dropout, and for losses that draw
-    batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator)
+    size = _image_size(settings, data, planned)
+    batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator, size)
     state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
     for module in (state.loss, state.regularizer):
         fabric.to_device(module)
@@ -235,6 +240,14 @@ def _train_one_epoch(
     }
     row |= _end_epoch(state)
     return row | (state.learner.summary() if state.learner is not None else {})
+
+
+def _image_size(settings: TrainRecipe, data: Dataset, planned: PlannedEpoch) -> int:
+    """The side of this epoch's training images, 0 for what they are; a frozen encoder sees images of full size."""
+    if not settings.start_size or planned.phase.new_head is not None:
+        return 0
+    progress = planned.epoch_in_stage / planned.stage_epochs
+    return growing_size(progress, settings.start_size, data.input_shape[-1], settings.growth)
 
 
 def _end_epoch(state: State) -> dict[str, Any]:

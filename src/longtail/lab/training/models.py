@@ -110,8 +110,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, out_channels, H / stride, W / stride]."""
-        out = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(out)) + self._shortcut(x))
+        # In place where nothing else needs the value: activations are most of what a step reads and writes.
+        out = F.relu_(self.norm1(self.conv1(x)))
+        return F.relu_(self.norm2(self.conv2(out)).add_(self._shortcut(x)))
 
     def _shortcut(self, x: Tensor) -> Tensor:
         if self.stride == 1 and self.new_channels == 0:
@@ -157,7 +158,7 @@ class SmallResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[N, 4 * width] embeddings of images [N, channels, H, W]."""
-        features: Tensor = self.blocks(F.relu(self.norm(self.conv(images))))
+        features: Tensor = self.blocks(F.relu_(self.norm(self.conv(images))))
         return features.mean(dim=(2, 3))
 
 
