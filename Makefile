@@ -10,7 +10,7 @@ demo: $(VENV)/.lab
 	$(BIN)/longtail demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -63,7 +63,7 @@ def train_batches(
     generator: torch.Generator,
     size: int = 0,
 ) -> Iterator[Batch]:
-    """Augmented batches in the order of ``indices``; the last one may be smaller. A ``size`` is the side of images."""
+    """Augmented batches in the order of ``indices``; the last one may be smaller. ``size`` is the side of images."""
     for chosen in index_batches(indices, batch_size):
         inputs = augment_inputs(split.batch(chosen), prepare, recipe, generator)
         if size and isinstance(inputs, Tensor):

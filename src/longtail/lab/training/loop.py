@@ -184,7 +184,7 @@ def _try_inputs(fabric: Fabric, recipe: Recipe, model: nn.Module, data: Dataset,
         raise ValueError(f"model {recipe.model.name!r} can't take the inputs of {data.name}: {reason}") from error
     finally:
         model.train()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def _train_one_epoch(
