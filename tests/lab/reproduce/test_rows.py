@@ -17,7 +17,7 @@ FORMAT = RowFormat(
 )
 
 
-def ignore(done, total):
+def ignore(done, total, doing):
     pass
 
 
@@ -66,8 +66,8 @@ def test_rows_of_other_calls_stay(tmp_path):
 def test_progress_is_said(tmp_path):
     said = []
     rows = [Row(("a", 0), lambda: 1.0), Row(("b", 0), lambda: 2.0)]
-    make_rows(rows, FORMAT, tmp_path, lambda done, total: said.append((done, total)))
-    assert said == [(0, 2), (1, 2), (2, 2)]
+    make_rows(rows, FORMAT, tmp_path, lambda *words: said.append(words))
+    assert said == [(0, 2, "a, 0"), (1, 2, "b, 0"), (2, 2, "")]
 
 
 def test_rows_of_other_settings_are_not_mixed(tmp_path):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +19,16 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from longtail.lab.cli._console import printable
 from longtail.lab.cli._help import PlainCommand, PlainGroup
 
 if TYPE_CHECKING:
-    from longtail.lab.reproduce.experiment import Experiment, Outcome, Summary
+    from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary
 
-__all__ = ["app", "build_command", "print_outcome"]
+__all__ = ["app", "build_command", "print_outcome", "show_rows"]
+
+LINE_SECONDS = 30.0
+"""Between lines of progress where there is no terminal."""
 
 
 class ExperimentGroup(PlainGroup):
@@ -56,6 +63,26 @@ def build_command(experiment: Experiment) -> Any:
     return typer.main.get_command(single)
 
 
+@contextmanager
+def show_rows() -> Iterator[Say]:
+    """A bar on a terminal; elsewhere a line for what is going on, whenever it changes and at most twice a minute."""
+    screen = Console(stderr=True)
+    last_text, last_time = "", -math.inf
+
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("Rows", total=None)
+
+        def say(done: int, total: int, doing: str) -> None:
+            nonlocal last_text, last_time
+            bar.update(task, completed=done, total=total, description=f"{done} of {total}  {doing}".strip())
+            text = f"{done} of {total} done: {doing}"
+            if not screen.is_terminal and doing and text != last_text and time.monotonic() - last_time > LINE_SECONDS:
+                typer.echo(printable(text), err=True)
+                last_text, last_time = text, time.monotonic()
+
+        yield say
+
+
 def print_outcome(outcome: Outcome, console: Console) -> None:
     """The summaries, what was written, and an error if rows are missing."""
     for place, summary in enumerate(outcome.summaries):
@@ -76,14 +103,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 def _build_function(experiment: Experiment) -> Callable[..., None]:
     def command(output: Path, **values: Any) -> None:
         chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        screen = Console(stderr=True)
-        with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-            task = bar.add_task("Rows", total=None)
-            outcome = experiment.run(
-                experiment.options(**chosen),
-                output,
-                lambda done, total: bar.update(task, completed=done, total=total),
-            )
+        with show_rows() as say:
+            outcome = experiment.run(experiment.options(**chosen), output, say)
         print_outcome(outcome, Console(markup=False, highlight=False))
 
     types = typing.get_type_hints(experiment.options)
@@ -114,7 +135,8 @@ def _name_parameter(name: str, default: Any, annotation: Any) -> inspect.Paramet
 def _draw_table(summary: Summary) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for place, heading in enumerate(summary.headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=place == 0)
+        is_words = place == 0 or heading == "protocol"
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=heading != "protocol")
     for row in summary.rows:
         table.add_row(*row)
     return table

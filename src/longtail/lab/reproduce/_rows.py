@@ -90,7 +90,7 @@ def make_rows(
     results: list[Result] = []
     missing: list[MissingRow] = []
     for done, row in enumerate(rows):
-        say(done, len(rows))
+        say(done, len(rows), row.name)
         result = file.get(row.key)
         if result is None:
             try:
@@ -101,7 +101,7 @@ def make_rows(
                 continue
             file.put(row.key, result)
         results.append(result)
-    say(len(rows), len(rows))
+    say(len(rows), len(rows), "")
     return results, missing
 
 

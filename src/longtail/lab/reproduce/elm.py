@@ -65,14 +65,14 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     found: dict[Path, Result] = {}
     missing = []
     for done, outcome in enumerate(run_jobs(jobs, options.workers or default_workers())):
-        say(done, len(jobs))
+        say(done, len(jobs), "")
         if isinstance(outcome, Failure):
             missing.append(MissingRow(outcome.job.name, outcome.reason))
             continue
         result = reduce_run(outcome)
         file.put((result.method, result.strength, result.digest.seed), result)
         found[outcome.path] = result
-    say(len(jobs), len(jobs))
+    say(len(jobs), len(jobs), "")
     return conclude(
         [found[job.folder] for job in jobs if job.folder in found],
         missing,

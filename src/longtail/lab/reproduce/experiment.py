@@ -10,8 +10,8 @@ from typing import Any
 
 __all__ = ["Experiment", "MissingRow", "Outcome", "Say", "Summary", "add_option"]
 
-Say = Callable[[int, int], None]
-"""Told how many rows are done, and of how many."""
+Say = Callable[[int, int, str], None]
+"""Told how many rows are done, of how many, and what is going on."""
 
 
 @dataclass(frozen=True)

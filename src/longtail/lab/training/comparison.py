@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,10 @@ __all__ = [
     "run_jobs",
     "write_rows",
 ]
+
+
+WATCH_SECONDS = 1.0
+"""Between two looks at the runs that are going on."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +151,13 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
+def run_jobs(
+    jobs: Sequence[Job], workers: int, watch: Callable[[Sequence[Job]], None] = lambda running: None
+) -> Iterator[Run | Failure]:
     """Make the runs, ``workers`` at a time, and yield each as it is done. What is complete already is only read.
 
     An interrupt ends the workers at once: what they had saved is where the next call resumes. A worker that is killed
-    fails its own run alone.
+    fails its own run alone. ``watch`` is told every second which jobs are running.
     """
     threads = max(1, torch.get_num_threads() // workers)
     idle = [_start_worker(threads) for _ in range(min(workers, max(1, len(jobs))))]
@@ -170,7 +176,8 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Run | Failure]:
                     worker = idle.pop()
                     arguments = to_toml(job.recipe), job.folder, job.needs, job.trust_code
                     running[worker.submit(_run, *arguments)] = job, worker
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            watch([job for job, _ in running.values()])
+            done, _ = wait(running, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 job, worker = running.pop(future)
                 unfinished.discard(job.folder)
