@@ -26,7 +26,12 @@ if TYPE_CHECKING:
         weights,
     )
     from longtail.datasets import make_long_tailed
-    from longtail.estimators import ExtremeClassifier, LogitAdjustedClassifier, ThresholdedClassifier
+    from longtail.estimators import (
+        ExtremeClassifier,
+        LogitAdjustedClassifier,
+        PriorCorrectedClassifier,
+        ThresholdedClassifier,
+    )
     from longtail.heads import CosineLinear
     from longtail.losses import (
         FocalLoss,
@@ -73,6 +78,7 @@ __all__ = [
     "BalancedAccuracy",
     "GroupAccuracy",
     "LogitAdjustedClassifier",
+    "PriorCorrectedClassifier",
     "ThresholdedClassifier",
     "ExtremeClassifier",
     "METHODS",
@@ -99,7 +105,12 @@ __all__ = [
 
 _HOMES = {
     "datasets": ("make_long_tailed",),
-    "estimators": ("ExtremeClassifier", "LogitAdjustedClassifier", "ThresholdedClassifier"),
+    "estimators": (
+        "ExtremeClassifier",
+        "LogitAdjustedClassifier",
+        "PriorCorrectedClassifier",
+        "ThresholdedClassifier",
+    ),
     "heads": ("CosineLinear",),
     "losses": (
         "FocalLoss",

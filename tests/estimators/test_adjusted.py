@@ -171,7 +171,8 @@ class TestChoiceOfTau:
     def test_adds_little_to_a_correction_that_was_made_already(self):
         X, y = blobs([1500, 200, 60])
         plain = LogitAdjustedClassifier(LogisticRegression()).fit(X, y)
-        corrected = LogitAdjustedClassifier(LogisticRegression(class_weight="balanced")).fit(X, y)
+        with pytest.warns(UserWarning, match="LogisticRegression has class weights, which correct the prior already"):
+            corrected = LogitAdjustedClassifier(LogisticRegression(class_weight="balanced")).fit(X, y)
         assert corrected.tau_ < 0.5 * plain.tau_
 
     def test_classes_smaller_than_the_folds(self):

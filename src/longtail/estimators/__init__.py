@@ -1,7 +1,8 @@
 """Estimators for scikit-learn."""
 
 from longtail.estimators.adjusted import LogitAdjustedClassifier
+from longtail.estimators.corrected import PriorCorrectedClassifier
 from longtail.estimators.extreme import ExtremeClassifier
 from longtail.estimators.thresholded import ThresholdedClassifier
 
-__all__ = ["LogitAdjustedClassifier", "ExtremeClassifier", "ThresholdedClassifier"]
+__all__ = ["LogitAdjustedClassifier", "PriorCorrectedClassifier", "ExtremeClassifier", "ThresholdedClassifier"]

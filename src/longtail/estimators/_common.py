@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils import Tags, get_tags
 
-__all__ = ["copy_feature_attributes", "check_score_width", "stratified_splits", "select_rows", "is_text"]
+__all__ = [
+    "check_is_classifier",
+    "check_score_width",
+    "copy_base_tags",
+    "copy_feature_attributes",
+    "is_text",
+    "select_rows",
+    "stratified_splits",
+    "target_probabilities",
+]
 
 
 Array = npt.NDArray[Any]
@@ -23,6 +34,37 @@ def copy_feature_attributes(model: Any) -> None:
     for attribute in ("n_features_in_", "feature_names_in_"):
         if hasattr(model.estimator_, attribute):
             setattr(model, attribute, getattr(model.estimator_, attribute))
+
+
+def copy_base_tags(tags: Tags, base: Any) -> Tags:
+    """The tags of an estimator around another, which takes the inputs and classes that this one takes."""
+    base_tags = get_tags(base)
+    tags.input_tags = deepcopy(base_tags.input_tags)
+    if base_tags.classifier_tags is not None and tags.classifier_tags is not None:
+        tags.classifier_tags.multi_class = base_tags.classifier_tags.multi_class
+    return tags
+
+
+def check_is_classifier(base: Any) -> None:
+    if not (hasattr(base, "predict_proba") or hasattr(base, "decision_function")):
+        raise TypeError(
+            f"estimator must be a classifier with predict_proba or decision_function. Got {type(base).__name__}."
+        )
+
+
+def target_probabilities(target: Any, prior: FloatArray) -> FloatArray:
+    """[C] what ``target`` says: "uniform", "train", or probabilities in the order of the classes."""
+    if is_text(target, "uniform"):
+        return np.full_like(prior, 1 / len(prior))
+    if is_text(target, "train"):
+        return prior
+    probabilities = np.asarray(target, dtype=np.float64)
+    is_valid = (
+        probabilities.shape == prior.shape and (probabilities >= 0).all() and np.isclose(probabilities.sum(), 1)
+    )
+    if not is_valid:
+        raise ValueError(f"target must be {len(prior)} probabilities that sum to 1. Got {target!r}.")
+    return probabilities
 
 
 def check_score_width(model: Any, scores: FloatArray, num_classes: int) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "FUNCTION",
     "INTEGER",
     "NOTHING",
+    "TARGET",
     "WHOLE",
     "Constraint",
     "Constraints",
@@ -84,3 +85,8 @@ INTEGER = Constraint("an integer", lambda value: isinstance(value, Integral))
 FOLDS = Constraint("at least 2 folds", lambda value: not isinstance(value, Integral) or int(value) >= 2)
 """For ``cv``: a number of folds, None, or splits of any kind."""
 WHOLE = Constraint("a whole number of at least 1", _is_whole)
+TARGET = Constraint(
+    "'uniform', 'train' or an array of probabilities",
+    lambda value: not isinstance(value, str) or value in ("uniform", "train"),
+)
+"""For ``target``, the prior to predict for."""

@@ -3,52 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import check_cv
-from sklearn.utils import Tags, column_or_1d, get_tags, indexable
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import Tags, get_tags
+from sklearn.utils.metadata_routing import MetadataRouter
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted
 
 from longtail.estimators._common import (
     Array,
     FloatArray,
-    Split,
-    check_score_width,
+    check_is_classifier,
+    copy_base_tags,
     copy_feature_attributes,
     is_text,
-    select_rows,
-    stratified_splits,
+    target_probabilities,
 )
+from longtail.estimators._corrections import check_not_corrected, warn_if_weighted
 from longtail.estimators._parameters import (
     ANYTHING,
     FOLDS,
     FUNCTION,
     INTEGER,
     NOTHING,
-    Constraint,
+    TARGET,
     Constraints,
     check_parameters,
     number,
     text,
 )
+from longtail.estimators._routing import build_router, route_fit
+from longtail.estimators._samples import Samples, fit_classifier, read_logits, read_samples, split_samples
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.objectives import balanced_error_shares
 from longtail.posthoc.shift import temperature_scale
 from longtail.posthoc.tau import Objective, TauSearch, cross_validate_tau
 
 __all__ = ["LogitAdjustedClassifier"]
-
-
-SMALLEST_EVIDENCE = 1e-6
-"""A class's probability counts as at least this times its prior, so that its logarithm exists."""
 
 
 class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -111,6 +106,9 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         Menon et al., "Long-tail learning via logit adjustment", section 4.
     """
 
+    corrects_prior: ClassVar[bool] = True
+    """Other estimators refuse it as their own estimator: a prior is corrected once."""
+
     classes_: Array
     estimator_: Any
     class_prior_: FloatArray
@@ -138,29 +136,35 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         self.objective = objective
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogitAdjustedClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> LogitAdjustedClassifier:
         """Fit the classifier, and choose tau and the temperature where they are not given.
 
         Args:
             X: what the classifier takes.
             y: [N] labels of any kind.
             sample_weight: [N]; None is 1. The classifier must take it.
+            **fit_params: with scikit-learn's metadata routing, what the classifier or the splitter requests, such as
+                ``groups``.
 
         Returns:
             The estimator itself.
         """
         check_parameters(self, CONSTRAINTS)
-        samples = _read_samples(X, y, sample_weight)
         base = self._base()
+        check_is_classifier(base)
+        check_not_corrected(self, base)
+        parameters = route_fit(self, base, sample_weight, fit_params)
+        samples = read_samples(self, X, y, parameters.fit)
         self.classes_ = samples.classes
         self.class_prior_ = samples.prior()
-        self.target_ = _target_probabilities(self.target, self.class_prior_)
-        self.estimator_ = _fit(base, samples)
+        self.target_ = target_probabilities(self.target, self.class_prior_)
+        warn_if_weighted(self, base, self.classes_, self.class_prior_)
+        self.estimator_ = fit_classifier(base, samples)
         copy_feature_attributes(self)
 
         is_searching = self.tau == "auto" and not is_text(self.target, "train")
         is_scaling = not hasattr(self.estimator_, "predict_proba")
-        folds = self._held_out(base, samples) if is_searching or is_scaling else []
+        folds = self._held_out(base, samples, parameters.split) if is_searching or is_scaling else []
         self.temperature_ = _temperature(folds) if is_scaling else 1.0
         self.tau_search_ = self._search(folds) if is_searching else None
         given = 1.0 if self.tau == "auto" else float(self.tau)
@@ -183,25 +187,24 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         logits = self._adjusted_logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Who gets what of the arguments of ``fit``; see scikit-learn's guide to metadata routing."""
+        return build_router(self, self._base(), self.cv)
+
     def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        base_tags = get_tags(self._base())
-        tags.input_tags = deepcopy(base_tags.input_tags)
-        if base_tags.classifier_tags is not None:
-            tags.classifier_tags.multi_class = base_tags.classifier_tags.multi_class
-        return tags
+        return copy_base_tags(super().__sklearn_tags__(), self._base())
 
     def _base(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _adjusted_logits(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        logits = _logits(self.estimator_, X, self.class_prior_) / self.temperature_
+        logits = read_logits(self.estimator_, X, self.class_prior_) / self.temperature_
         return np.asarray(adjust_logits(logits, self.class_prior_, self.tau_, self.target_))
 
-    def _held_out(self, base: Any, samples: _Samples) -> list[_HeldOut]:
+    def _held_out(self, base: Any, samples: Samples, split_parameters: dict[str, Any]) -> list[_HeldOut]:
         is_pairwise = get_tags(base).input_tags.pairwise
-        splits = _splits(self.cv, samples)
+        splits = split_samples(self.cv, samples, split_parameters)
         parts: Iterable[_HeldOut] = Parallel(n_jobs=self.n_jobs)(
             delayed(_held_out_part)(base, samples, train, test, is_pairwise) for train, test in splits
         )
@@ -216,44 +219,6 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         )
 
 
-class _Samples(NamedTuple):
-    """Checked training data. ``codes`` are the labels as indices into the classes."""
-
-    X: Any
-    y: Array
-    codes: Array
-    classes: Array
-    weight: FloatArray | None
-    samples_per_unit: float = 1.0
-    """How many samples a weight of 1 stands for."""
-
-    def part(self, rows: Array, columns: Array | None = None) -> _Samples:
-        """Some of the samples; of a pairwise X, against some others."""
-        X = select_rows(self.X, rows)
-        return self._replace(
-            X=X if columns is None else X[:, columns],
-            y=self.y[rows],
-            codes=self.codes[rows],
-            weight=None if self.weight is None else self.weight[rows],
-        )
-
-    def counts(self) -> FloatArray:
-        """[N] how many samples each one stands for."""
-        return np.ones(len(self.codes)) if self.weight is None else self.samples_per_unit * self.weight
-
-    def prior(self) -> FloatArray:
-        """[C] each class's share of the samples by weight."""
-        totals = np.bincount(self.codes, weights=self.counts(), minlength=len(self.classes))
-        empty = np.flatnonzero(totals == 0)
-        if empty.size:
-            raise ValueError(
-                f"Class {self.classes[empty[0]]} has no samples to train on, or only samples of zero weight; "
-                "drop it, or choose cv so that every training part has all classes."
-            )
-        prior: FloatArray = totals / totals.sum()
-        return prior
-
-
 class _HeldOut(NamedTuple):
     """What a model says about samples that it was not trained on."""
 
@@ -263,46 +228,12 @@ class _HeldOut(NamedTuple):
     counts: FloatArray
 
 
-def _held_out_part(base: Any, samples: _Samples, train: Array, test: Array, is_pairwise: bool) -> _HeldOut:
+def _held_out_part(base: Any, samples: Samples, train: Array, test: Array, is_pairwise: bool) -> _HeldOut:
     columns = train if is_pairwise else None
     seen, unseen = samples.part(train, columns), samples.part(test, columns)
     prior = seen.prior()
-    return _HeldOut(_logits(_fit(base, seen), unseen.X, prior), unseen.codes, prior, unseen.counts())
-
-
-def _fit(base: Any, samples: _Samples) -> Any:
-    if not (hasattr(base, "predict_proba") or hasattr(base, "decision_function")):
-        raise TypeError(
-            f"estimator must be a classifier with predict_proba or decision_function. Got {type(base).__name__}."
-        )
-    options = {}
-    if samples.weight is not None:
-        if not has_fit_parameter(base, "sample_weight"):
-            raise TypeError(
-                f"sample_weight needs an estimator whose fit takes it. Got {type(base).__name__}; of a pipeline, "
-                "wrap the last step instead."
-            )
-        options["sample_weight"] = samples.weight
-    model = clone(base).fit(samples.X, samples.y, **options)
-    if not np.array_equal(getattr(model, "classes_", ()), samples.classes):
-        raise TypeError(
-            f"estimator must be a classifier that learns the classes of y, {samples.classes}. "
-            f"Got {type(base).__name__} with {getattr(model, 'classes_', 'no classes_')}."
-        )
-    return model
-
-
-def _logits(model: Any, X: Any, prior: FloatArray) -> FloatArray:
-    """[N, C] logits, or log-probabilities, of a fitted classifier."""
-    if hasattr(model, "predict_proba"):
-        probabilities = np.asarray(model.predict_proba(X), dtype=np.float64)
-        check_score_width(model, probabilities, len(prior))
-        return np.log(np.maximum(probabilities, SMALLEST_EVIDENCE * prior))
-    scores = np.asarray(model.decision_function(X), dtype=np.float64)
-    if scores.ndim == 1:
-        scores = np.stack([-scores / 2, scores / 2], axis=1)
-    check_score_width(model, scores, len(prior))
-    return scores
+    logits = read_logits(fit_classifier(base, seen), unseen.X, prior)
+    return _HeldOut(logits, unseen.codes, prior, unseen.counts())
 
 
 def _temperature(folds: list[_HeldOut]) -> float:
@@ -316,58 +247,11 @@ def _temperature(folds: list[_HeldOut]) -> float:
     )
 
 
-def _splits(cv: Any, samples: _Samples) -> list[Split]:
-    if cv is not None and not isinstance(cv, Integral):
-        return list(check_cv(cv, samples.codes, classifier=True).split(samples.X, samples.y))
-    return stratified_splits(5 if cv is None else int(cv), samples.codes)
-
-
-def _read_samples(X: Any, y: Any, sample_weight: Any) -> _Samples:
-    if y is None:
-        raise ValueError("LogitAdjustedClassifier requires y to be passed, but the target y is None.")
-    y = column_or_1d(y, warn=True)
-    check_classification_targets(y)
-    X, y = indexable(X, y)
-    if len(y) == 0:
-        raise ValueError("There must be at least one sample. Got none.")
-    classes, codes = np.unique(y, return_inverse=True)
-    if sample_weight is None:
-        return _Samples(X, y, codes, classes, None)
-    weight = np.asarray(sample_weight, dtype=np.float64)
-    if weight.shape != y.shape or not (np.isfinite(weight) & (weight >= 0)).all():
-        raise ValueError(
-            f"sample_weight must be {len(y)} finite numbers of at least 0. Got shape {weight.shape} and a smallest "
-            f"number of {weight.min(initial=np.inf)}."
-        )
-    # Weights count samples; but those that sum to less than there are, as shares do, can only be relative.
-    num_weighted, total = np.count_nonzero(weight), weight.sum()
-    return _Samples(X, y, codes, classes, weight, max(1.0, num_weighted / total) if total > 0 else 1.0)
-
-
-def _target_probabilities(target: Any, prior: FloatArray) -> FloatArray:
-    if is_text(target, "uniform"):
-        return np.full_like(prior, 1 / len(prior))
-    if is_text(target, "train"):
-        return prior
-    probabilities = np.asarray(target, dtype=np.float64)
-    is_valid = (
-        probabilities.shape == prior.shape and (probabilities >= 0).all() and np.isclose(probabilities.sum(), 1)
-    )
-    if not is_valid:
-        raise ValueError(f"target must be {len(prior)} probabilities that sum to 1. Got {target!r}.")
-    return probabilities
-
-
 CONSTRAINTS: Constraints = {
     "estimator": (ANYTHING,),
     "tau": (text("auto"), number(0)),
     "cv": (FOLDS,),
-    "target": (
-        Constraint(
-            "'uniform', 'train' or an array of probabilities",
-            lambda value: not isinstance(value, str) or value in ("uniform", "train"),
-        ),
-    ),
+    "target": (TARGET,),
     "objective": (FUNCTION,),
     "n_jobs": (INTEGER, NOTHING),
 }

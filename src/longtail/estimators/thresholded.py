@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import check_cv
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils import Tags, column_or_1d, get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
@@ -22,6 +22,7 @@ from longtail.estimators._common import (
     Array,
     FloatArray,
     Split,
+    copy_base_tags,
     copy_feature_attributes,
     select_rows,
     stratified_splits,
@@ -35,6 +36,7 @@ from longtail.estimators._parameters import (
     check_parameters,
     number,
 )
+from longtail.estimators._routing import build_router, route_fit, select_parameters
 from longtail.posthoc.thresholds import Thresholds, f1_thresholds, precision_thresholds
 
 __all__ = ["ThresholdedClassifier"]
@@ -105,25 +107,29 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any) -> ThresholdedClassifier:
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> ThresholdedClassifier:
         """Fit the classifier to all data, and choose thresholds by held-out scores of copies of it.
 
         Args:
             X: what the classifier takes.
             y: [N, C] of 0 and 1, or a vector with two classes.
+            **fit_params: with scikit-learn's metadata routing, what the classifier or the splitter requests, such as
+                ``sample_weight`` or ``groups``. Held-out samples count the same, whatever they weigh.
 
         Returns:
             The estimator itself.
         """
         check_parameters(self, CONSTRAINTS)
-        data = _read_data(X, y)
         base = self._base()
+        parameters = route_fit(self, base, None, fit_params)
+        data = _read_data(X, y, parameters.fit)
         self._is_vector = data.is_vector
         self.classes_ = data.classes
-        self.estimator_ = clone(base).fit(data.X, data.y)
+        self.estimator_ = clone(base).fit(data.X, data.y, **data.parameters)
         copy_feature_attributes(self)
         parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(_held_out_labels)(base, data, train, test) for train, test in data.splits(self.cv)
+            delayed(_held_out_labels)(base, data, train, test)
+            for train, test in data.splits(self.cv, parameters.split)
         )
         scores, is_positive = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         chosen = self._choose(scores, is_positive)
@@ -141,10 +147,13 @@ class ThresholdedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         excess = self._excess(X)
         return excess[:, 0] if self._is_vector else excess
 
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Who gets what of the arguments of ``fit``; see scikit-learn's guide to metadata routing."""
+        return build_router(self, self._base(), self.cv)
+
     def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
+        tags = copy_base_tags(super().__sklearn_tags__(), self._base())
         base_tags = get_tags(self._base())
-        tags.input_tags = deepcopy(base_tags.input_tags)
         tags.classifier_tags.multi_class = False
         if base_tags.classifier_tags is not None:
             tags.classifier_tags.multi_label = base_tags.classifier_tags.multi_label
@@ -176,14 +185,17 @@ class _LabelData(NamedTuple):
     is_positive: npt.NDArray[np.bool_]
     classes: Array
     is_vector: bool
+    parameters: dict[str, Any]
+    """For ``fit`` of the estimator, besides X and y."""
 
-    def splits(self, cv: Any) -> list[Split]:
+    def splits(self, cv: Any, parameters: dict[str, Any]) -> list[Split]:
+        """Rows to train on and to hold out; ``parameters`` are for ``split`` of a splitter."""
         if cv is None or isinstance(cv, Integral):
             return stratified_splits(5 if cv is None else int(cv), rarest_labels(self.is_positive).numpy())
-        return list(check_cv(cv).split(self.X, self.y))
+        return list(check_cv(cv).split(self.X, self.y, **parameters))
 
 
-def _read_data(X: Any, y: Any) -> _LabelData:
+def _read_data(X: Any, y: Any, parameters: dict[str, Any]) -> _LabelData:
     if y is None:
         raise ValueError("ThresholdedClassifier requires y to be passed, but the target y is None.")
     y = y if hasattr(y, "tocsr") or hasattr(y, "iloc") else np.asarray(y)
@@ -193,18 +205,19 @@ def _read_data(X: Any, y: Any) -> _LabelData:
     check_classification_targets(y)
     if y.ndim == 2:
         is_positive = indicator_rows(y, "y").toarray()
-        return _LabelData(X, y, is_positive, np.arange(is_positive.shape[1]), False)
+        return _LabelData(X, y, is_positive, np.arange(is_positive.shape[1]), False, parameters)
     classes = np.unique(y)
     if len(classes) != 2:
         raise ValueError(
             f"Only binary classification is supported. The type of the target is {type_of_target(y)}, with "
             f"{len(classes)} class{'es' if len(classes) > 1 else ''}; give [N, C] of 0 and 1 for multi-label data."
         )
-    return _LabelData(X, y, np.asarray(y)[:, None] == classes[1], classes, True)
+    return _LabelData(X, y, np.asarray(y)[:, None] == classes[1], classes, True, parameters)
 
 
 def _held_out_labels(base: Any, data: _LabelData, train: Array, test: Array) -> tuple[FloatArray, Array]:
-    model = clone(base).fit(select_rows(data.X, train), select_rows(data.y, train))
+    parameters = select_parameters(data.parameters, train, len(data.is_positive))
+    model = clone(base).fit(select_rows(data.X, train), select_rows(data.y, train), **parameters)
     return _label_scores(model, select_rows(data.X, test), data.is_vector), data.is_positive[test]
 
 

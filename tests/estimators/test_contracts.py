@@ -1,0 +1,157 @@
+"""Scikit-learn's newer contracts, for every estimator around another one: routing, tags, pages, frames."""
+
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from scipy import sparse
+from sklearn.datasets import make_classification
+from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from longtail import LogitAdjustedClassifier, PriorCorrectedClassifier, ThresholdedClassifier
+
+AROUND = [LogitAdjustedClassifier, PriorCorrectedClassifier, ThresholdedClassifier]
+SPLITTING = [LogitAdjustedClassifier, ThresholdedClassifier]
+
+
+class Recording(LogisticRegression):
+    """Keeps what came with X and y, over all copies of it."""
+
+    seen: ClassVar[list] = []
+
+    def fit(self, X, y, sample_weight=None, marks=None):
+        self.seen.append((len(y), sample_weight, marks))
+        return super().fit(X, y, sample_weight=sample_weight)
+
+
+@parametrize_with_checks([ThresholdedClassifier(LogisticRegression(), cv=2)])
+@pytest.mark.filterwarnings("ignore")  # the checks provoke warnings of the classifier inside
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def data():
+    return make_classification(120, n_features=4, weights=[0.8], random_state=0)
+
+
+@pytest.fixture
+def routed():
+    Recording.seen = []
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield Recording.seen
+
+
+@pytest.mark.parametrize("around", AROUND)
+class TestRouting:
+    def test_parameters_reach_the_estimator_inside_fold_by_fold(self, around, data, routed):
+        X, y = data
+        inside = Recording().set_fit_request(marks=True, sample_weight=True)
+        model = around(inside)
+        if around is not ThresholdedClassifier:
+            model.set_fit_request(sample_weight=True)
+        marks, weight = np.arange(120), np.linspace(1, 2, 120)
+        model.fit(X, y, marks=marks, sample_weight=weight)
+        assert routed[0][0] == 120
+        for length, given_weight, given_marks in routed:
+            assert len(given_marks) == len(given_weight) == length
+            np.testing.assert_array_equal(given_weight, weight[given_marks])
+        assert (len(routed) > 1) == (around in SPLITTING)
+
+    def test_sample_weight_goes_into_a_pipeline(self, around, data, routed):
+        X, y = data
+        inside = make_pipeline(StandardScaler(), Recording().set_fit_request(sample_weight=True))
+        inside.named_steps["standardscaler"].set_fit_request(sample_weight=False)
+        model = around(inside)
+        if around is not ThresholdedClassifier:
+            model.set_fit_request(sample_weight=True)
+        model.fit(X, y, sample_weight=np.full(120, 3.0))
+        assert all((weight == 3).all() for _, weight, _ in routed)
+
+    def test_what_nobody_decided_about_is_an_error(self, around, data, routed):
+        X, y = data
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            around(Recording()).fit(X, y, sample_weight=np.ones(120))
+
+    def test_without_routing_other_parameters_are_refused(self, around, data):
+        X, y = data
+        with pytest.raises(ValueError, match=r"Got marks; others need sklearn.set_config"):
+            around(Recording()).fit(X, y, marks=np.ones(120))
+
+    def test_goes_through_cross_validation(self, around, data, routed):
+        X, y = data
+        model = around(Recording().set_fit_request(marks=True, sample_weight=False))
+        if around is not ThresholdedClassifier:
+            model.set_fit_request(sample_weight=False)
+        assert len(cross_val_score(model, X, y, params={"marks": np.arange(120)}, cv=2)) == 2
+
+
+@pytest.mark.parametrize("around", SPLITTING)
+class TestGroups:
+    def test_groups_stay_together(self, around, data, routed):
+        X, y = data
+        groups = np.arange(120) % 6
+        inside = Recording().set_fit_request(marks=True)
+        around(inside, cv=GroupKFold(3)).fit(X, y, groups=groups, marks=groups)
+        parts = [set(marks) for _, _, marks in routed if len(marks) < 120]
+        assert len(parts) == 3
+        assert all(len(part) == 4 for part in parts)
+
+    def test_a_number_of_folds_takes_no_groups(self, around, data, routed):
+        X, y = data
+        with pytest.raises(TypeError, match="groups"):
+            around(Recording()).fit(X, y, groups=np.arange(120))
+
+
+def test_a_weight_kept_from_the_classifier_is_none_for_the_prior(data, routed):
+    X, y = data
+    model = LogitAdjustedClassifier(Recording().set_fit_request(sample_weight=False), tau=1.0)
+    model.set_fit_request(sample_weight=True).fit(X, y, sample_weight=np.where(y == 1, 9.0, 1.0))
+    np.testing.assert_allclose(model.class_prior_, np.bincount(y) / 120)
+
+
+@pytest.mark.parametrize("around", AROUND)
+class TestOtherContracts:
+    def test_tags_are_those_of_the_estimator_inside(self, around):
+        assert get_tags(around(KNeighborsClassifier())).input_tags.sparse
+        assert get_tags(around(SVC(kernel="precomputed"))).input_tags.pairwise
+        tags = get_tags(around(LogisticRegression()))
+        assert tags.estimator_type == "classifier"
+        assert tags.target_tags.required
+        assert not tags.classifier_tags.multi_label
+        inside = KNeighborsClassifier()
+        assert get_tags(around(inside)).classifier_tags.multi_label == (around is ThresholdedClassifier)
+
+    def test_html_shows_the_estimator_inside_and_links_to_no_other_library(self, around, data):
+        X, y = data
+        model = around(LogisticRegression(C=0.37))
+        for shown in (model._repr_html_(), model.fit(X, y)._repr_html_()):
+            assert around.__name__ in shown
+            assert "LogisticRegression" in shown
+            assert "0.37" in shown
+
+    def test_pipelines_with_frames_keep_names(self, around, data):
+        """Classifiers have no transform, so set_output is for the steps before them."""
+        X, y = data
+        frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+        pipeline = make_pipeline(StandardScaler(), around(LogisticRegression())).set_output(transform="pandas")
+        pipeline.fit(frame, y)
+        assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c", "d"]
+        inside = around(make_pipeline(StandardScaler(), LogisticRegression()).set_output(transform="pandas"))
+        assert inside.fit(frame, y).feature_names_in_.tolist() == ["a", "b", "c", "d"]
+
+    def test_sparse_inputs(self, around, data):
+        X, y = data
+        expected = around(LogisticRegression()).fit(X, y).predict(X)
+        rows = sparse.csr_array(X)
+        np.testing.assert_array_equal(around(LogisticRegression()).fit(rows, y).predict(rows), expected)
