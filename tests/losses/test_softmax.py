@@ -413,3 +413,25 @@ def test_label_smoothing_works_under_vmap(shifted):
 
     one_by_one = torch.stack([loss(f, y) for f, y in zip(logits, target, strict=True)])
     torch.testing.assert_close(torch.func.vmap(loss)(logits, target), one_by_one)
+
+
+@pytest.mark.parametrize("positive", [[0.3, 0.0, 0.2, 0.4], [0.0, 0.0, 0.2, 0.0]])
+def test_a_distribution_over_labels_that_are_nobodys_negative(loop_margin_loss, positive):
+    """A negative part of minus infinity, which is what a label with q = 0 has, and probability targets."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    delta = longtail.Margins(
+        torch.tensor(positive).double(), torch.tensor([0.1, -torch.inf, -0.2, -torch.inf]).double()
+    )
+    target = torch.rand(5, 4, generator=generator, dtype=torch.float64).softmax(dim=1)
+    dense, ones = delta.dense(), torch.ones(4).double()
+
+    def reference(f):
+        rows = zip(f, target, strict=True)
+        return torch.stack([sum(t[y] * loop_margin_loss(row, y, dense, ones) for y in range(4)) for row, t in rows])
+
+    wanted = reference(logits)
+    torch.testing.assert_close(longtail.margin_cross_entropy(logits, target, delta), wanted)
+    linear = longtail.linear_margin_cross_entropy(logits, torch.eye(4).double(), target, delta)
+    torch.testing.assert_close(linear, wanted)
+    assert torch.autograd.gradcheck(lambda f: longtail.margin_cross_entropy(f, target, delta), logits)

@@ -131,12 +131,15 @@ def excludes_labels(terms: Terms) -> bool:
 
 
 def add_negative(logits: Tensor, target: Tensor, terms: Terms) -> Tensor:
-    """``logits + negative``, where a target that is nobody's negative keeps its logit."""
+    """``logits + negative``, where targets that are nobody's negative keep their logits."""
     if terms.negative is None:
         return logits
     negative = terms.negative.to(logits)
+    excludes = excludes_labels(terms)
+    if excludes and _is_distribution(target, terms):
+        return logits + negative.masked_fill(negative.isneginf(), 0)
     shifted = logits + negative
-    if excludes_labels(terms) and not target.is_floating_point() and terms.label_smoothing == 0:
+    if excludes:
         index = target.clamp(0, logits.shape[1] - 1)[:, None]
         own = torch.where(negative[index].isneginf(), logits.gather(1, index), shifted.gather(1, index))
         # The gradient of a sum with a constant is that of the logit itself, so autograd need not know.
@@ -146,7 +149,7 @@ def add_negative(logits: Tensor, target: Tensor, terms: Terms) -> Tensor:
 
 def losses_of_shifted(shifted: Tensor, target: Tensor, terms: Terms, take_mean: bool) -> Tensor:
     """[N] losses, or their mean, from ``logits + negative``, which is overwritten where the target is shifted."""
-    if target.is_floating_point() or terms.label_smoothing > 0:
+    if _is_distribution(target, terms):
         losses = _expected_losses(shifted, target, terms)
         return mean_of_counted(losses, target, terms.ignore_index) if take_mean else losses
     class_weights = None if terms.class_weights is None else terms.class_weights.to(shifted)
@@ -160,6 +163,10 @@ def losses_of_shifted(shifted: Tensor, target: Tensor, terms: Terms, take_mean: 
         check_target(target, shifted.shape[1], terms.ignore_index)
         raise
     return mean_of_counted(losses, target, terms.ignore_index) if take_mean and class_weights is not None else losses
+
+
+def _is_distribution(target: Tensor, terms: Terms) -> bool:
+    return target.is_floating_point() or terms.label_smoothing > 0
 
 
 def _shift_targets(shifted: Tensor, target: Tensor, target_shift: Tensor) -> Tensor:
@@ -183,10 +190,16 @@ def _expected_losses(shifted: Tensor, target: Tensor, terms: Terms) -> Tensor:
         safe = check_target(target, num_classes, terms.ignore_index)
         target = safe[:, None] == torch.arange(num_classes, device=safe.device)  # one_hot has no rule for vmap
     target = target.to(shifted) * (1 - terms.label_smoothing) + terms.label_smoothing / num_classes
-    per_label = torch.logsumexp(shifted, dim=1, keepdim=True) - shifted
-    if terms.target_shift is not None:
-        gap = gap_of_loss(per_label).scatter(1, *leading_gap(shifted))
-        per_label = loss_of_gap(gap - terms.target_shift.to(shifted))
+    others = shifted
+    is_excluded = terms.negative.isneginf() if terms.negative is not None and excludes_labels(terms) else None
+    if is_excluded is not None:
+        others = shifted.masked_fill(is_excluded, -torch.inf)
+    per_label = torch.logsumexp(others, dim=1, keepdim=True) - shifted
+    if terms.target_shift is not None or is_excluded is not None:
+        gap = gap_of_loss(per_label).scatter(1, *leading_gap(others))
+        if is_excluded is not None:  # it is not among the labels it is compared with
+            gap = torch.where(is_excluded, per_label, gap)
+        per_label = loss_of_gap(gap if terms.target_shift is None else gap - terms.target_shift.to(shifted))
     if terms.class_weights is not None:
         target = target * terms.class_weights.to(shifted)
     losses = (target * per_label).sum(dim=1)
