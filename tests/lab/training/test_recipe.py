@@ -78,6 +78,7 @@ def test_a_wrong_setting_is_named(setting, message):
         ("method.name=logit_ajusted", "did you mean 'logit_adjusted'"),
         ("method.options.tau=1.0", "method.options has no setting 'tau'; known: none"),
         ("train.optimizer=sdg", "did you mean 'sgd'"),
+        ("train.augmentation=randaugmnt", "train.augmentation: there is no 'randaugmnt'; did you mean 'randaugment'"),
         ("train.schedule=cos", "did you mean 'cosine'"),
         ("train.epochs=0", "train.epochs must be at least 1"),
         ("train.learning_rate=nan", "train.learning_rate must be above 0"),
@@ -185,7 +186,9 @@ def test_what_is_out_of_bounds_is_refused_before_anything_is_loaded(setting, mes
         check_recipe(recipe)
 
 
-@pytest.mark.parametrize("setting", ["train.flip=true", "train.pad_crop=2", "train.cutout=2"])
+@pytest.mark.parametrize(
+    "setting", ["train.flip=true", "train.pad_crop=2", "train.cutout=2", "train.augmentation=randaugment"]
+)
 def test_settings_for_images_are_refused_for_vectors(setting, tmp_path):
     from longtail.lab.training.loop import train
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.lab.training import augment
+from longtail.lab.training.policies import POLICIES
 from longtail.lab.training.recipe import TrainRecipe
 
 __all__ = ["Batch", "Preparation", "augment_inputs", "ordered_batches", "prepare_for", "train_batches"]
@@ -76,7 +77,7 @@ def train_batches(
 
 
 def augment_inputs(inputs: Inputs, prepare: Preparation, recipe: TrainRecipe, generator: torch.Generator) -> Inputs:
-    """Prepared inputs; images are cropped, mirrored and cut out at random, as the recipe says."""
+    """Prepared inputs; images are cropped, mirrored, changed by a policy and cut out, as the recipe says."""
     if isinstance(inputs, Tensor) and inputs.ndim == 4:
         inputs = augmented(inputs, recipe, generator)
     inputs = prepare(inputs)
@@ -86,12 +87,14 @@ def augment_inputs(inputs: Inputs, prepare: Preparation, recipe: TrainRecipe, ge
 
 
 def augmented(images: Tensor, recipe: TrainRecipe, generator: torch.Generator) -> Tensor:
-    """Cropped and mirrored at random, as the recipe says."""
+    """Cropped and mirrored at random, then changed by a policy, as the recipe says."""
     if recipe.pad_crop:
         images = augment.random_crop(images, recipe.pad_crop, generator)
     if recipe.resized_crop:
         images = augment.random_resized_crop(images, images.shape[-1], generator=generator)
-    return augment.random_flip(images, generator=generator) if recipe.flip else images
+    if recipe.flip:
+        images = augment.random_flip(images, generator=generator)
+    return POLICIES[recipe.augmentation](images, generator)
 
 
 def ordered_batches(split: Split, start: int, stop: int, batch_size: int, prepare: Preparation) -> Iterator[Inputs]:

@@ -15,13 +15,14 @@ from longtail._core.suggestions import check_options, look_up, suggest
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
 from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
+from longtail.lab.training.policies import POLICIES
 from longtail.lab.training.recipe import Recipe, TrainRecipe
 from longtail.methods import METHODS, Method, Phase, Plan, get_method, takes_embeddings
 from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_recipe"]
 
-IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size")
+IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size", "augmentation")
 PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 
@@ -57,9 +58,14 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     for phase in plan.phases:
         if phase.learner is not None:
             phase.learner(data.train.labels, recipe.train.seed)
-    used = [name for name in IMAGE_SETTINGS if getattr(recipe.train, name)]
+    used = [name for name in IMAGE_SETTINGS if getattr(recipe.train, name) != getattr(TrainRecipe, name)]
     if used and len(data.input_shape) != 3:
         raise ValueError(f"train.{used[0]} is for images, and {data.name} has none; leave it out.")
+    if recipe.train.augmentation != "none":
+        first = data.train.batch(torch.arange(1))
+        if not isinstance(first, torch.Tensor) or first.dtype != torch.uint8:
+            kind = first.dtype if isinstance(first, torch.Tensor) else type(first).__name__
+            raise ValueError(f"train.augmentation is for images of bytes, uint8. Got {kind}; leave it out.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
     if not data.is_multilabel:
@@ -77,6 +83,7 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
 def _check_train(settings: TrainRecipe) -> None:
     look_up(OPTIMIZERS, settings.optimizer, "train.optimizer")
     look_up(SCHEDULES, settings.schedule, "train.schedule")
+    look_up(POLICIES, settings.augmentation, "train.augmentation")
     check_bounds(settings, "train")
 
 

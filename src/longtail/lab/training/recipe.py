@@ -102,6 +102,8 @@ class TrainRecipe:
     """Side of the images in the first epochs, from which they grow to their full size; 0 is full size throughout."""
     growth: Annotated[float, Bounds(0, 1, is_low_excluded=True)] = 0.75
     """Share of training after which images have their full size, where ``start_size`` is set."""
+    augmentation: str = "none"
+    """A name in ``policies.POLICIES``: "none", "autoaugment", "randaugment" or "trivialaugment"; for bytes."""
     mixup: Annotated[float, Bounds(0)] = 0.0
     """Alpha of mixup's Beta distribution; 0 is off."""
     precision: str = "32-true"
