@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check bench readme docs clean
+.PHONY: demo test check bench readme tables docs clean
 
 demo: $(VENV)/.lab
 	$(BIN)/longtail demo
@@ -24,6 +24,10 @@ bench: $(VENV)/.dev
 # The numbers and the picture of the README, from committed rows.
 readme: $(VENV)/.docs
 	cd docs && ../$(BIN)/python -m site_pages.readme
+
+# Tables of measured rows, written into the pages, and the picture of the results.
+tables: $(VENV)/.docs
+	cd docs && ../$(BIN)/python -m site_pages.tables
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
-from site_pages import ROOT, comparisons, experiments, lab, methods, reference, speed
+from site_pages import ROOT, methods, reference, tables
 
 from longtail import METHODS
 
-RESULTS = ROOT / "benchmarks" / "results"
-LABEL_ROWS, RETRIEVAL_ROWS = RESULTS / "quality" / "labels", RESULTS / "retrieval"
-TABLES: dict[str, Callable[[], str]] = {
-    "commands": lab.commands,
-    "settings": lab.settings_tables,
-    "recipes": lab.recipes_table,
-    "sources": lab.sources_table,
-    "profiles": lab.profiles_table,
-    "models": lab.models_table,
-    "optimizers": lab.optimizers_table,
-    "schedules": lab.schedules_table,
-    "samplers": lab.samplers_table,
-    "deviations": reference.deviations,
-    "embedding-margins": methods.margins_table,
-    "benchmarks": lambda: speed.benchmark_tables(RESULTS),
-    "results": lambda: comparisons.quality_tables(RESULTS / "quality"),
-    "compactness": lambda: comparisons.compactness_tables(RESULTS / "quality"),
-    "delicious": lambda: experiments.slices_table(RETRIEVAL_ROWS / "delicious.csv"),
-    "tiny_imagenet_lt_features": lambda: experiments.slices_table(RETRIEVAL_ROWS / "tiny_imagenet_lt_features.csv"),
-    "gowalla": lambda: experiments.recommendation_table(RETRIEVAL_ROWS / "gowalla.csv"),
-    "masking": lambda: experiments.masking_table(LABEL_ROWS / "plm_multimnist.csv"),
-    "masking-digits": lambda: experiments.masking_table(LABEL_ROWS / "plm_digits.csv"),
-    "masking-settings": lambda: experiments.masking_settings_table(LABEL_ROWS / "plm_digits.csv"),
-    "reuters": lambda: experiments.label_losses_table(LABEL_ROWS / "reuters90.csv"),
-}
-"""What stands for ``<!-- NAME -->`` on a page."""
 FOREIGN_SCRIPT, OWN_SCRIPT = "https://unpkg.com/iframe-worker/shim", "javascripts/file-worker.js"
 """What the theme loads to search on file:// pages, and what stands in for it."""
 
@@ -77,11 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in the tables that come from code or from measured rows."""
-    for name, make in TABLES.items():
-        mark = f"<!-- {name} -->"
-        if mark in markdown:
-            markdown = markdown.replace(mark, make())
-    return markdown
+    return tables.fill_alone(markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

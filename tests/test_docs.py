@@ -157,6 +157,72 @@ class TestReadme:
                 assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
+class TestTablesInPages:
+    @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+    def test_they_are_those_of_the_rows(self, hooks, page):
+        text = page.read_text()
+        assert hooks.tables.fill(text) == text, "make tables"
+
+    def test_results_are_on_their_page(self, hooks):
+        text = (ROOT / "docs" / "results.md").read_text()
+        files = [path.stem for path in (ROOT / "benchmarks" / "results" / "quality").glob("*.csv")]
+        assert {name for name in files if f"<!-- compare: {name} -->" not in text} == set()
+        assert not re.search(r"^<!-- ([^/>]+) -->$(?!.*^<!-- /\1 -->$)", text, re.MULTILINE | re.DOTALL)
+
+    def test_a_pair_is_filled_and_a_mark_alone_is_for_the_site(self, hooks, monkeypatch):
+        tables = {"one": lambda: "| 1 |", "two": lambda: "| 2 |"}
+        kinds = {"kind": lambda argument: f"| {argument} |"}
+        monkeypatch.setattr(hooks.tables, "TABLES", tables)
+        monkeypatch.setattr(hooks.tables, "KINDS", kinds)
+        text = "<!-- one -->\nold\n<!-- /one -->\n<!-- two -->\n"
+        text += "<!-- kind: a b/c -->\n<!-- /kind: a b/c --> <!-- other -->"
+        filled = hooks.tables.fill(text)
+        assert filled == (
+            "<!-- one -->\n\n| 1 |\n\n<!-- /one -->\n<!-- two -->\n"
+            "<!-- kind: a b/c -->\n\n| a b/c |\n\n<!-- /kind: a b/c --> <!-- other -->"
+        )
+        assert hooks.tables.fill(filled) == filled
+        assert hooks.tables.fill_alone(filled) == filled.replace("<!-- two -->", "| 2 |")
+
+    def test_rows_of_a_paper_become_its_tables(self, hooks, tmp_path):
+        folder = tmp_path / "logit_adjustment"
+        assert "longtail reproduce logit-adjustment --record" in hooks.tables.papers.paper_tables(folder)
+        folder.mkdir()
+        rows = ["recipe,table,row,seed,quantity,value,paper,note,protocol"]
+        rows += [
+            f"r,Table 2,{name},0,balanced_error,{value},{paper},,p"
+            for name, value, paper in (("ERM", 30, 27.16), ("B", 20, ""))
+        ]
+        (folder / "r.csv").write_text("\n".join(rows) + "\n")
+        (folder / "r_points.csv").write_text("recipe\n")
+        shown = hooks.tables.papers.paper_tables(folder)
+        assert shown.count("### ") == 1
+        assert "| ERM | 27.16 | 30.00 | +2.84 | 1 seed |" in shown
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_the_picture_of_the_results_is_made_of_the_rows(self, hooks, scheme):
+        from site_pages import overview
+
+        path = overview.picture_path(scheme)
+        assert overview.describe(overview.collect_errors()) in path.read_text(), "make tables"
+        assert f"pictures/{path.name}" in (ROOT / "docs" / "results.md").read_text()
+
+    def test_recorded_rows_are_drawn_before_those_of_comparisons(self, hooks, tmp_path):
+        from site_pages import overview
+
+        header = "recipe,method,seed,balanced_accuracy"
+        methods = ("cross_entropy", "posthoc_adjusted", "logit_adjusted")
+        (tmp_path / "digits.csv").write_text("\n".join([header, *(f"digits,{name},0,0.5" for name in methods)]))
+        assert overview.collect_errors(tmp_path)["digits"]["cross_entropy"].mean == 50.0
+        (tmp_path / "logit_adjustment").mkdir()
+        rows = ["recipe,table,row,seed,quantity,value,paper,note,protocol"]
+        names = ("ERM", "Post-hoc adjustment (tau = 1)", "Logit-adjusted loss")
+        rows += [f"digits,Table 2,{name},0,balanced_error,{20 + place},,," for place, name in enumerate(names)]
+        (tmp_path / "logit_adjustment" / "digits.csv").write_text("\n".join(rows))
+        found = overview.collect_errors(tmp_path)["digits"]
+        assert [round(value.mean, 9) for value in found.values()] == [20.0, 21.0, 22.0]
+
+
 def test_the_demo_in_the_readme_agrees_with_the_comparison_in_the_docs():
     rows = [
         {
@@ -283,11 +349,11 @@ class TestHooks:
         )
 
     def test_benchmark_rows_become_tables(self, hooks, tmp_path):
-        assert "make bench" in hooks.speed.benchmark_tables(tmp_path)
+        assert "make bench" in hooks.tables.speed.benchmark_tables(tmp_path)
         rows = ["size,method,ratio,torch", "1 x 2,a,1.0,2.13", "1 x 2,b,1.256,2.13", "3 x 4,a,1.0,2.13"]
         (tmp_path / "many_sizes.csv").write_text("\n".join(rows) + "\n")
         (tmp_path / "one_size.csv").write_text("size,method,ratio,peak\n9,a,1.0,7.5\n9,b,2.0,8.5\n")
-        shown = hooks.speed.benchmark_tables(tmp_path)
+        shown = hooks.tables.speed.benchmark_tables(tmp_path)
         assert "torch 2.13" in shown
         assert "| `b` | 1.26 |  |" in shown
         assert "| b | 2.0 | 8.5 |" in shown
@@ -298,35 +364,36 @@ class TestHooks:
         two_seeds = [f"digits,logit_adjusted,{seed},0.8,{0.8 + seed / 100},1,1,0.5,0.1,1.25" for seed in (0, 1)]
         for stem, rows in (("cifar10_lt_fast", one_seed), ("digits", two_seeds)):
             (tmp_path / f"{stem}.csv").write_text("\n".join([header, *rows]) + "\n")
-        shown = hooks.comparisons.quality_tables(tmp_path).replace("&nbsp;", " ")
-        assert "| 30.00 (1 seed) | 90.0 |  | 25.0 | 900 |" in shown
-        assert "| 19.50 ± 6.35 (2 seeds) | 100.0 | 100.0 | 50.0 | 1.2 |" in shown  # t(0.975, 1) = 12.706, times 0.5
-        assert "longtail compare digits --seeds 2 \\\n    --methods logit_adjusted\n" in shown
-        measured, _, published = shown.partition("### Published")
-        assert "27.16" in published
-        assert "27.16" not in measured
-        assert "40 epochs of `one_cycle` in `bf16-mixed`, 1 seed" in published
-        assert "no rows yet" in published.partition("## clinc150")[2]
+        shown = [
+            hooks.tables.comparisons.comparison_table(tmp_path / f"{stem}.csv")
+            for stem in ("cifar10_lt_fast", "digits")
+        ]
+        assert "| 30.00 (1 seed) | 90.0 |  | 25.0 | 900 |" in shown[0]
+        assert (
+            "| 19.50 ± 6.35 (2 seeds) | 100.0 | 100.0 | 50.0 | 1.2 |" in shown[1]
+        )  # t(0.975, 1) = 12.706, times 0.5
+        assert "longtail compare digits --seeds 2 \\\n    --methods logit_adjusted\n" in shown[1]
+        assert "no rows yet" in hooks.tables.comparisons.comparison_table(tmp_path / "clinc150.csv")
 
     def test_rows_of_two_recipes_do_not_mix(self, hooks, tmp_path):
         from mkdocs.exceptions import PluginError
 
         (tmp_path / "digits.csv").write_text("recipe,method,balanced_accuracy,seconds\na,m,1,1\nb,m,1,1\n")
         with pytest.raises(PluginError, match="one recipe"):
-            hooks.comparisons.quality_tables(tmp_path)
+            hooks.tables.comparisons.comparison_table(tmp_path / "digits.csv")
 
     def test_tables_of_the_lab_name_what_the_code_knows(self, hooks):
-        shown = hooks.lab.sources_table()
+        shown = hooks.tables.lab.sources_table()
         assert all(f"| `{name}` |" in shown for name in SOURCES)
         assert "*Files:* its folder cifar-10-batches-bin (or" in shown
         assert "*Files:* tiny_imagenet_lt/features_pca256.npz." in shown
-        assert "5000, 2997, 1796" in hooks.lab.profiles_table()
-        assert "*Options:* `width=16`. | 464,154 |" in hooks.lab.models_table()
-        assert "| `digits` | Long-tailed handwritten digits" in hooks.lab.recipes_table()
-        assert "| `milestones` | `[0.8, 0.9]` | Of" in hooks.lab.settings_tables()
-        assert "| 0.04 | 1.00 | 0.75 | 0.25 | 0.00 |" in hooks.lab.schedules_table()
-        assert "| `adamw` | Adam" in hooks.lab.optimizers_table()
-        assert "[longtail.sampling.RepeatFactorSampler]" in hooks.lab.samplers_table()
+        assert "5000, 2997, 1796" in hooks.tables.lab.profiles_table()
+        assert "*Options:* `width=16`. | 464,154 |" in hooks.tables.lab.models_table()
+        assert "| `digits` | Long-tailed handwritten digits" in hooks.tables.lab.recipes_table()
+        assert "| `milestones` | `[0.8, 0.9]` | Of" in hooks.tables.lab.settings_tables()
+        assert "| 0.04 | 1.00 | 0.75 | 0.25 | 0.00 |" in hooks.tables.lab.schedules_table()
+        assert "| `adamw` | Adam" in hooks.tables.lab.optimizers_table()
+        assert "[longtail.sampling.RepeatFactorSampler]" in hooks.tables.lab.samplers_table()
 
     def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(self, hooks, tmp_path):
         # Not --quiet: it hides warnings from --strict too.
@@ -371,7 +438,7 @@ def test_rows_with_distances_become_a_table(hooks, tmp_path):
     second = ["digits_elm", "elm", "1", "0.9", "1.0", *(["3.0"] * len(names))]
     (tmp_path / "digits_elm.csv").write_text("\n".join(",".join(row) for row in (header, first, second)) + "\n")
     (tmp_path / "other.csv").write_text("recipe,method\ndigits,elm\n")
-    shown = hooks.comparisons.compactness_tables(tmp_path)
+    shown = hooks.tables.comparisons.compactness_tables(tmp_path)
     assert shown.count("###") == 1
     assert shown.count("2.00 / 2.00 / 2.00") == len(places)
     assert "10.00" in shown

@@ -7,47 +7,24 @@ from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 
-from longtail import METHODS
 from longtail.lab.runs.statistics import estimate
-from longtail.lab.training.recipe import Recipe, load_recipe
-from site_pages import ROOT
 from site_pages.markdown import fenced, table
 from site_pages.rows import Row, group_by_method, read_rows
 
-MEASURED_RECIPES = ("digits", "cifar10_lt_fast", "tiny_imagenet_lt_features", "clinc150")
-"""Recipes that the results page is about; other files of rows are shown as well."""
-PUBLISHED_ERRORS = {
-    "cifar10_lt_fast": {"cross_entropy": 27.16, "posthoc_adjusted": 22.60, "logit_adjusted": 22.33},
-}
-"""Percent: Menon et al., "Long-tail learning via logit adjustment", Table 2, CIFAR-10-LT, tau = 1."""
 
-
-def quality_tables(folder: Path) -> str:
-    """One table for every file of rows in ``folder``, and how to make those that are not there."""
-    recipes = {path.stem: load_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
-    stems = dict.fromkeys([*MEASURED_RECIPES, *sorted(path.stem for path in folder.glob("*.csv"))])
-    return "\n\n".join(f"## {stem}\n\n{_quality(folder / f'{stem}.csv', recipes)}" for stem in stems)
-
-
-def _quality(path: Path, recipes: Mapping[str, Recipe]) -> str:
+def comparison_table(path: Path) -> str:
+    """The table of a recipe's rows, and the command that makes them."""
     if not path.is_file():
         command = _compare_command(path.stem, ("cross_entropy", "posthoc_adjusted", "logit_adjusted"), 3)
-        return f"{recipes[path.stem].description}\n\nThere are no rows yet. To make them:\n\n{command}"
+        return f"There are no rows yet. To make them:\n\n{command}"
     rows = read_rows(path)
     names = {row["recipe"] for row in rows}
     if len(names) != 1:
         raise PluginError(f"{path} must have rows of one recipe. Got {', '.join(sorted(names)) or 'none'}.")
     name = names.pop()
     methods = group_by_method(rows)
-    num_seeds = max(map(len, methods.values()))
-    parts = [
-        recipes[name].description if name in recipes else "",
-        _label_quality(methods) if "f1" in rows[0] else _accuracy_quality(methods),
-        _compare_command(name, methods, num_seeds),
-    ]
-    if path.stem in PUBLISHED_ERRORS:
-        parts.append(_published(PUBLISHED_ERRORS[path.stem], recipes[name], num_seeds))
-    return "\n\n".join(part for part in parts if part)
+    shown = _label_quality(methods) if "f1" in rows[0] else _accuracy_quality(methods)
+    return f"{shown}\n\n{_compare_command(name, methods, max(map(len, methods.values())))}"
 
 
 def _accuracy_quality(methods: Mapping[str, Sequence[Row]]) -> str:
@@ -73,7 +50,7 @@ def _label_quality(methods: Mapping[str, Sequence[Row]]) -> str:
         found = [estimate(100 * float(row[name]) for row in rows) for name in columns]
         intervals = [f" ± {value.half_width:.1f}" if value.has_interval else "" for value in found]
         cells = [f"{value.mean:.1f}{interval}" for value, interval in zip(found, intervals, strict=True)]
-        body.append([f"[`{method}`](methods/{method}.md)", *cells, str(len(rows))])
+        body.append([f"`{method}`", *cells, str(len(rows))])
     return table(["method", *columns.values(), "seeds"], body)
 
 
@@ -81,12 +58,11 @@ def _quality_row(method: str, rows: Sequence[Row]) -> list[str]:
     """Balanced error, and accuracy in the groups; a group without classes has none."""
     found = estimate(100 * (1 - float(row["balanced_accuracy"])) for row in rows)
     interval = f" ± {found.half_width:.2f} ({found.count} seeds)" if found.has_interval else " (1 seed)"
-    error = f"{found.mean:.2f}{interval}".replace(" ", "&nbsp;")
+    error = f"{found.mean:.2f}{interval}"
     groups = [estimate(100 * float(row.get(group) or "nan") for row in rows) for group in ("head", "torso", "tail")]
     seconds = estimate(float(row["seconds"]) for row in rows).mean
     shown = [f"{group.mean:.1f}" if group.count else "" for group in groups]
-    linked_name = f"[`{method}`](methods/{method}.md)" if method in METHODS else f"`{method}`"
-    return [linked_name, error, *shown, f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}"]
+    return [f"`{method}`", error, *shown, f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}"]
 
 
 def compactness_tables(folder: Path) -> str:
@@ -118,17 +94,3 @@ def _compare_command(recipe: str, methods: Iterable[str], num_seeds: int) -> str
         f"cp runs/{recipe}/comparison.csv benchmarks/results/quality/{recipe}.csv",
         "bash",
     )
-
-
-def _published(errors: Mapping[str, float], recipe: Recipe, num_seeds: int) -> str:
-    """Numbers of a paper in a table of their own: they were made in another way."""
-    train = recipe.train
-    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
-    text = (
-        "From Table 2 of *Long-tail learning via logit adjustment*. **These numbers come from another protocol:** "
-        "the paper trains the same ResNet-32 on the same class counts, but on its own long schedule, and averages "
-        f"over 5 trials. The table above is {train.epochs} epochs of `{train.schedule}` in `{train.precision}`, "
-        f"{seeds}. Compare the gaps between methods, not the numbers."
-    )
-    rows = [[f"[`{method}`](methods/{method}.md)", f"{error:.2f}"] for method, error in errors.items()]
-    return f"### Published\n\n{text}\n\n{table(['method', 'published balanced error, %'], rows)}"

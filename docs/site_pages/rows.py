@@ -6,6 +6,13 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+METHOD_ROWS = {
+    "ERM": "cross_entropy",
+    "Class-balanced": "class_balanced",
+    "Post-hoc adjustment (tau = 1)": "posthoc_adjusted",
+    "Logit-adjusted loss": "logit_adjusted",
+}
+"""Rows of Table 2 of logit adjustment -> methods."""
 Row = Mapping[str, str]
 """One line of a file of rows, by column."""
 
@@ -27,3 +34,19 @@ def group_rows(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], list
 def group_by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each method."""
     return {method: members for (method,), members in group_rows(rows, "method").items()}
+
+
+def recorded_rows(folder: Path, recipe: str) -> list[Row]:
+    """The rows of a recipe as ``longtail compare`` writes them, from what ``longtail reproduce`` recorded of it."""
+    path = folder / "logit_adjustment" / f"{recipe}.csv"
+    if not path.is_file():
+        return []
+    runs: dict[tuple[str, str], dict[str, str]] = {}
+    for line in read_rows(path):
+        method = METHOD_ROWS.get(line["row"])
+        if method is not None and line["quantity"].endswith("_error"):
+            name = line["quantity"].removesuffix("_error")
+            name = "balanced_accuracy" if name == "balanced" else name
+            run = runs.setdefault((method, line["seed"]), {"recipe": recipe, "method": method, "seed": line["seed"]})
+            run[name] = str(1 - float(line["value"]) / 100)
+    return list(runs.values())

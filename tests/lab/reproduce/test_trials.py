@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail.lab.cli.app import app
-from longtail.lab.reproduce._figures import draw_figure
-from longtail.lab.reproduce._ledger import ROW_COLUMNS, Ledger, read_lines
-from longtail.lab.reproduce._study import (
+from longtail.lab.reproduce.figures import draw_figure
+from longtail.lab.reproduce.ledger import ROW_COLUMNS, Ledger, read_lines
+from longtail.lab.reproduce.paper_tables import compare_with_paper, to_html, to_markdown
+from longtail.lab.reproduce.study import (
     DATA,
     Entry,
     Figure,
@@ -21,8 +22,7 @@ from longtail.lab.reproduce._study import (
     choose_entries,
     choose_recipe,
 )
-from longtail.lab.reproduce._tables import compare_with_paper, to_html, to_markdown
-from longtail.lab.reproduce._trials import plan_trials, run_study, say_epochs
+from longtail.lab.reproduce.trials import plan_trials, run_study, say_epochs
 from longtail.lab.training.comparison import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")

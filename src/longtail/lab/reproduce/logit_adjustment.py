@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.reproduce._study import (
+from longtail.lab.reproduce.experiment import Experiment, Outcome, Say
+from longtail.lab.reproduce.study import (
     Entry,
     Figure,
     PaperTable,
@@ -26,8 +27,7 @@ from longtail.lab.reproduce._study import (
     Training,
     find_errors,
 )
-from longtail.lab.reproduce._trials import run_study
-from longtail.lab.reproduce.experiment import Experiment, Outcome, Say
+from longtail.lab.reproduce.trials import run_study
 from longtail.lab.runs.folder import Run, read_checkpoint
 from longtail.lab.training.evaluation import score_metrics
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits

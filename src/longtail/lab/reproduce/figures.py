@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from longtail.lab.reproduce._ledger import Line
-from longtail.lab.reproduce._study import Figure
 from longtail.lab.reproduce._writing import layout
+from longtail.lab.reproduce.ledger import Line
+from longtail.lab.reproduce.study import Figure
 
 __all__ = ["draw_figure"]
 

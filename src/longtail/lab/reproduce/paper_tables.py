@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from longtail.lab.reproduce._ledger import Line
-from longtail.lab.reproduce._study import PaperTable
 from longtail.lab.reproduce.experiment import Summary
+from longtail.lab.reproduce.ledger import Line
+from longtail.lab.reproduce.study import PaperTable
 from longtail.lab.runs.statistics import Estimate, estimate
 
 __all__ = ["compare_with_paper", "correlate_ranks", "summarize_table", "to_html", "to_markdown"]

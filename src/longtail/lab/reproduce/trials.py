@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.lab.reproduce._figures import draw_figure
-from longtail.lab.reproduce._ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, Line, read_lines
-from longtail.lab.reproduce._study import (
+from longtail.lab.reproduce._writing import csv_text, page, plots, write_files
+from longtail.lab.reproduce.experiment import MissingRow, Outcome, Say, Summary
+from longtail.lab.reproduce.figures import draw_figure
+from longtail.lab.reproduce.ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, Line, read_lines
+from longtail.lab.reproduce.paper_tables import summarize_table, to_html, to_markdown
+from longtail.lab.reproduce.study import (
     KEPT_EMBEDDINGS,
     Entry,
     Study,
@@ -19,9 +22,6 @@ from longtail.lab.reproduce._study import (
     choose_recipe,
     describe_protocol,
 )
-from longtail.lab.reproduce._tables import summarize_table, to_html, to_markdown
-from longtail.lab.reproduce._writing import csv_text, page, plots, write_files
-from longtail.lab.reproduce.experiment import MissingRow, Outcome, Say, Summary
 from longtail.lab.runs.folder import Run
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.comparison import Failure, Job, default_workers, run_jobs

@@ -1,0 +1,31 @@
+"""Tables beside those of papers, from the rows that ``longtail reproduce`` records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from longtail.lab.reproduce import logit_adjustment
+from longtail.lab.reproduce.ledger import read_lines
+from longtail.lab.reproduce.paper_tables import summarize_table, to_markdown
+from longtail.lab.reproduce.study import PaperTable
+from site_pages.markdown import fenced
+
+PAPER_TABLES: dict[str, tuple[PaperTable, ...]] = {
+    "logit_adjustment": logit_adjustment.TABLES,
+}
+"""Folder of rows -> the tables of its paper."""
+
+
+def paper_tables(folder: Path) -> str:
+    """The tables of a paper, one file of rows after the other; the command that makes them, where there are none."""
+    files = sorted(path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
+    if not files:
+        command = f"longtail reproduce {folder.name.replace('_', '-')} --record benchmarks/results/quality"
+        return f"There are no rows yet. To make them:\n\n{fenced(command, 'bash')}"
+    return "\n\n".join(f"### {path.stem}\n\n{_write_file(path)}" for path in files)
+
+
+def _write_file(path: Path) -> str:
+    lines = read_lines(path)
+    summaries = [one for table in PAPER_TABLES[path.parent.name] for one in summarize_table(lines, table)]
+    return "\n\n".join(map(to_markdown, summaries))
