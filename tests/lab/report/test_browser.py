@@ -191,7 +191,7 @@ def test_page_is_printed_light_and_narrow(browser, page, color_schemes):
         })"""
     )
     assert len(base64.b64decode(browser.call("Page.printToPDF")["data"])) > 50_000
-    assert browser.evaluate("window.printed") == [660, color_schemes()["light"]["ink"]]
+    assert browser.evaluate("window.printed") == [325, color_schemes()["light"]["ink"]]
     assert (
         browser.evaluate("document.querySelector('[data-figure=groups]').layout.font.color")
         == (color_schemes()["dark"]["ink"])

@@ -94,7 +94,9 @@ def test_the_page_has_its_sections_and_escapes_names(runs, tmp_path):
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
     assert {"recall", "precision", "f1-by-class", "positive-probabilities", "positive-ratios"} <= set(figures)
     assert "<b>0" not in page
-    assert "On the 3 rarest classes: recall +" in page
+    assert re.search(
+        r"Gain: recall of the 3 rarest classes \+[\d.]+ and recall \+[\d.]+ points. Price: precision −", page
+    )
 
 
 def test_one_run_and_many_classes_make_a_page(tmp_path):

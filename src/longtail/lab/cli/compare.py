@@ -64,7 +64,7 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int) -> 
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
         page = folder / "report.html"
-        write_report(runs, page, title=f"{name}: comparison")
+        write_report(runs, page)
         say_written([page])
     if failed:
         raise ValueError(failed)

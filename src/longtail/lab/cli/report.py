@@ -21,7 +21,7 @@ START = 4096
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="The page's heading.")] = "Long-tail report",
+    title: Annotated[str, typer.Option(help="The page's heading; default: what the recipe says of itself.")] = "",
     force: Force = False,
 ) -> None:
     """Write one page about runs: labels, methods, classes, groups, calibration, margins, training."""

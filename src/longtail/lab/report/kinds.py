@@ -40,8 +40,8 @@ class LabelKind(Protocol):
         """The columns of the table of methods."""
         ...
 
-    def describe_gains(self, comparison: Comparison[Any]) -> list[str]:
-        """Sentences about the best method against the reference."""
+    def find_changes(self, comparison: Comparison[Any]) -> dict[str, float]:
+        """What the best method adds to what, against the reference: rarest first."""
         ...
 
     def describe_levels(self, comparison: Comparison[Any]) -> list[str]:

@@ -19,16 +19,15 @@ from longtail.lab.report.digests.multilabel import (
     digest_run,
 )
 from longtail.lab.report.figures import f1, masking_ratios, precision_recall, probabilities, training
-from longtail.lab.report.text import points
 from longtail.lab.training.label_metrics import rarest_sizes
 
 __all__ = [
     "MAIN_METRIC",
     "MAIN_NAME",
     "build_sections",
-    "describe_gains",
     "describe_levels",
     "digest_run",
+    "find_changes",
     "gather_runs",
     "list_columns",
 ]
@@ -63,14 +62,14 @@ def list_columns(labels: Labels) -> list[Column]:
     ]
 
 
-def describe_gains(comparison: MultilabelComparison) -> list[str]:
-    """What the best method gains over the reference on the rarest classes."""
-    sizes = rarest_sizes(comparison.labels.num_classes)[:1]
-    return [
-        f"On the {size} rarest classes: recall {points(comparison.difference(f'recall_rarest_{size}').mean)} and "
-        f"F1 {points(comparison.difference(f'f1_rarest_{size}').mean)} points."
-        for size in sizes
-    ]
+def find_changes(comparison: MultilabelComparison) -> dict[str, float]:
+    """What the best method adds to both sides of its predictions, on the rarest classes and on all."""
+    names = {"recall": "recall", "precision": "precision"}
+    rare = {
+        f"recall_rarest_{size}": f"recall of the {size} rarest classes"
+        for size in rarest_sizes(comparison.labels.num_classes)[:1]
+    }
+    return {name: comparison.difference(key).mean for key, name in (rare | names).items()}
 
 
 def describe_levels(comparison: MultilabelComparison) -> list[str]:

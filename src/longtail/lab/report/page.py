@@ -11,59 +11,51 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 import longtail
 from longtail._core.files import replacing
 from longtail.lab.report.blocks import Panels, Section
 from longtail.lab.report.digests.base import Comparison
 from longtail.lab.report.figures._drawing import Figure
-from longtail.lab.report.kinds import LabelKind, choose_kind, compare
-from longtail.lab.report.text import clean, count, percent, points
+from longtail.lab.report.headline import write_headline
+from longtail.lab.report.kinds import choose_kind, compare
+from longtail.lab.report.text import clean, count
 from longtail.lab.runs.folder import Run
 
 __all__ = ["write_report"]
 
 TEMPLATES = "templates"
+PLOTLY = "vendor/plotly-basic.min.js"
+"""plotly.js with scatter and bar traces only, as its makers publish it (plotly.js-basic-dist-min 4.1.1, MIT): a
+quarter of the whole, and enough. It is part of the package: a page must be made, and read, without a network."""
 
 
-def write_report(runs: Iterable[Run], output: Path, title: str = "Long-tail report") -> None:
+def write_report(runs: Iterable[Run], output: Path, title: str = "") -> None:
     """Write one self-contained HTML page about ``runs``, whole or not at all.
 
     Args:
         runs: one run or many, of any methods and seeds, all of the same data. They are taken one at a time, so an
             iterator such as ``read_runs`` gives needs the memory of one.
         output: the file to write.
-        title: the page's heading.
+        title: the page's heading; if empty, what the recipe says of itself.
     """
     page = _render_page(compare(runs), title)
     with replacing(output) as file:
         file.write(page.encode())
 
 
-@dataclass(frozen=True)
-class Lead:
-    """The main finding in words."""
-
-    method: str
-    metric: str
-    value: str
-    rest: str
-    """The end of the first sentence."""
-    sentences: Sequence[str]
-
-
 def _render_page(comparison: Comparison[Any], title: str) -> str:
     kind = choose_kind(comparison.labels)
-    sections = [section for section in kind.build_sections(comparison) if section.blocks]
-    scripts = [_protect_script(source) for source in (get_plotlyjs(), _read_resource("page.js"))]
+    sections = _pair_halves([section for section in kind.build_sections(comparison) if section.blocks])
+    scripts = [_protect_script(source) for source in (_read_resource(PLOTLY), _read_resource("templates/page.js"))]
     environment = Environment(
         loader=PackageLoader(__package__, TEMPLATES),
         autoescape=True,
@@ -74,37 +66,40 @@ def _render_page(comparison: Comparison[Any], title: str) -> str:
     )
     environment.filters["clean"] = clean
     return environment.get_template("page.html").render(
-        title=clean(title, most=120),
+        title=clean(title or comparison.title, most=120),
         version=longtail.__version__,
         policy=Markup(_build_policy(*scripts)),
-        style=Markup(_read_resource("page.css")),
+        style=Markup(_read_resource("templates/page.css")),
         scripts=[Markup(script) for script in scripts],
         figures=Markup(_dump_figures(sections)),
-        lead=_build_lead(comparison, kind),
+        headline=write_headline(comparison),
+        note=_describe_selection(comparison),
         facts=_list_facts(comparison),
         sections=sections,
     )
 
 
-def _build_lead(comparison: Comparison[Any], kind: LabelKind) -> Lead:
-    best, reference = comparison.best, comparison.reference
-    value = best.metric(kind.MAIN_METRIC)
-    if reference is None:
-        spread = f" (± {100 * value.half_width:.1f}, {value.count} seeds)" if value.has_interval else ""
-        rest, sentences = f"{spread}.", kind.describe_levels(comparison)
-    else:
-        gain = f"{points(comparison.difference(kind.MAIN_METRIC).mean)} points over {clean(reference.label)}"
-        rest, sentences = f", {gain}{_describe_certainty(comparison)}.", kind.describe_gains(comparison)
-    return Lead(clean(best.label), kind.MAIN_NAME, percent(value.mean), rest, sentences)
+def _pair_halves(sections: Sequence[Section]) -> list[Section]:
+    """Half-wide sections are side by side; one that has no partner gets the whole width, so that there is no hole."""
+    paired: list[Section] = []
+    is_left = False
+    for section, following in zip_longest(sections, sections[1:]):
+        is_left = not section.is_wide and not is_left
+        is_alone = is_left and (following is None or following.is_wide)
+        paired.append(replace(section, is_wide=True) if is_alone else section)
+        is_left = is_left and not is_alone
+    return paired
 
 
-def _describe_certainty(comparison: Comparison[Any]) -> str:
-    difference = comparison.difference(comparison.main_metric)
-    if not difference.has_interval:
+def _describe_selection(comparison: Comparison[Any]) -> str:
+    """What figures leave out at first; nothing if that is nothing."""
+    num_hidden = len(comparison.methods) - len(comparison.preselected)
+    if not num_hidden:
         return ""
-    low, high = difference.clip(-1, 1)
-    doubt = ": within the noise of seeds" if low <= 0 <= high else ""
-    return f" (95% interval {points(low)} to {points(high)}, {difference.count} seeds{doubt})"
+    return (
+        f"Most figures show the baseline and the best three of {len(comparison.methods)} methods at first. Press a "
+        "name above a figure to show or hide a method in all of them."
+    )
 
 
 def _list_facts(comparison: Comparison[Any]) -> dict[str, str]:
@@ -142,4 +137,4 @@ def _protect_script(source: str) -> str:
 
 
 def _read_resource(name: str) -> str:
-    return resources.files(__package__).joinpath(TEMPLATES, name).read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ from longtail.lab.report.digests.single_label import (
     SingleLabelDigest,
     SingleLabelResults,
     digest_run,
-    find_changes,
+    find_changed_classes,
     find_plain,
 )
 from longtail.lab.report.figures import (
@@ -52,9 +52,9 @@ __all__ = [
     "MAIN_METRIC",
     "MAIN_NAME",
     "build_sections",
-    "describe_gains",
     "describe_levels",
     "digest_run",
+    "find_changes",
     "gather_runs",
     "list_columns",
 ]
@@ -62,7 +62,7 @@ __all__ = [
 MAIN_NAME = "balanced accuracy"
 
 TAU_WARNING = Markup(
-    "What <code>adjust_logits</code> makes of the stored logits of plain cross-entropy. <strong>Measured on the "
+    "Plain cross-entropy, with its stored logits adjusted by <code>adjust_logits</code>. <strong>Measured on the "
     "test set, for analysis only</strong>: choose tau on held-out data, or take tau = 1."
 )
 TRAINING_NOTE = "Losses of different methods are on different scales: compare their shape, not their height."
@@ -120,12 +120,10 @@ def list_columns(labels: Labels) -> list[Column]:
     ]
 
 
-def describe_gains(comparison: SingleLabelComparison) -> list[str]:
-    """What the best method gains over the reference, by group."""
-    found = {group.name: comparison.difference(key).mean for key, group in comparison.labels.groups.items()}
-    gains = [f"{name} {points(gain)}" for name, gain in reversed(found.items()) if math.isfinite(gain)]
-    kind = "class" if comparison.labels.has_named_groups else "group"
-    return [f"By {kind}: {join_words(gains)} points."] if len(gains) > 1 else []
+def find_changes(comparison: SingleLabelComparison) -> dict[str, float]:
+    """What the best method adds to every group, against the reference: rarest first."""
+    groups = reversed([*comparison.labels.groups.items()])
+    return {group.name: comparison.difference(key).mean for key, group in groups}
 
 
 def describe_levels(comparison: SingleLabelComparison) -> list[str]:
@@ -149,10 +147,13 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
     data = comparison.labels
     is_named = data.has_named_groups
     parts = "the accuracy of each class is beside it" if is_named else "head, torso and tail are its parts"
-    meaning = f"Balanced accuracy is the mean over classes; {parts}."
+    meaning = f"Balanced accuracy is the mean over classes; {parts}. {data.define_groups()}".rstrip()
     table = build_method_table(comparison, list_columns(data), meaning)
     group_title = "Each class" if is_named else "Head, torso and tail"
-    accuracy = [*arrange_figures(per_class.draw_class_accuracy(comparison)), *_build_changes(comparison)]
+    # Classes that are named have their accuracy beside each other already.
+    accuracy: list[Block] = []
+    if not is_named:
+        accuracy = [*arrange_figures(per_class.draw_class_accuracy(comparison)), *_build_changes(comparison)]
     tau_curve = arrange_figures(tau.draw_tau(comparison))
     rates = (sample_rates.draw_sample_rates(comparison), sample_rates.draw_sample_rate_variance(comparison))
     return [
@@ -177,7 +178,6 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
         Section(
             "margins", "Logit margins", "Margins", arrange_figures(margins.draw_margins(comparison)), is_wide=False
         ),
-        Section("embeddings", "Embeddings and margins", "Embeddings", _build_embeddings(comparison)),
         Section(
             "norms",
             "Norms of the class vectors",
@@ -185,6 +185,7 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
             arrange_figures(norms.draw_norms(comparison)),
             is_wide=False,
         ),
+        Section("embeddings", "Embeddings and margins", "Embeddings", _build_embeddings(comparison)),
         Section("rates", "Learned sample rates", "Rates", arrange_figures(*rates)),
         Section("confusions", "The worst confusions", "Confusions", _build_confusions(comparison)),
         Section("training", "Training", "Training", _build_training(comparison)),
@@ -223,7 +224,7 @@ def _build_embeddings(comparison: SingleLabelComparison) -> list[Block]:
 
 def _build_changes(comparison: SingleLabelComparison) -> list[Block]:
     """The classes on which the best method differs most from the reference."""
-    classes, reference = find_changes(comparison), comparison.reference
+    classes, reference = find_changed_classes(comparison), comparison.reference
     if not classes or reference is None:
         return []
     data = comparison.labels

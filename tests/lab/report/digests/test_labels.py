@@ -51,7 +51,7 @@ def test_a_binary_problem_shows_both_classes_everywhere(binary_runs, binary_page
     figures = figures_of(binary_page)
     names = ["healthy", "&lt;b&gt;ill&lt;/b&gt;"]
     assert figures["groups"]["data"][0]["x"] == ["all classes", *names]
-    assert figures["margins"]["data"][0]["x"] == names
+    assert figures["margins"]["layout"]["xaxis"]["ticktext"] == names
     assert {trace["name"] for trace in figures["tau"]["data"]} == {"all classes", *names}
     metrics = comparison.methods[0].runs[0].metrics
     assert metrics["balanced_accuracy"] == pytest.approx((metrics["class-0"] + metrics["class-1"]) / 2)

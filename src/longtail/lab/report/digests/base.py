@@ -20,6 +20,7 @@ from longtail.lab.runs.statistics import Estimate, estimate
 from longtail.methods.table import METHODS
 
 __all__ = [
+    "MOST_SHOWN",
     "Comparison",
     "Digest",
     "MethodResults",
@@ -32,6 +33,8 @@ __all__ = [
 
 BASELINES = ("cross_entropy", "binary_cross_entropy")
 """The plain losses, for one label per sample and for multi-label data."""
+MOST_SHOWN = 6
+"""Methods that figures show at first."""
 CHUNK_ELEMENTS = 2**20
 """Logits looked at together: they fit a processor's cache."""
 
@@ -43,6 +46,8 @@ class Digest:
     path: Path
     method: str
     seed: int
+    title: str
+    """What the recipe says of itself."""
     settings: Mapping[str, str]
     """The flattened recipe, without the seed."""
     environment: Mapping[str, str]
@@ -152,19 +157,37 @@ class Comparison(Generic[AnyResults]):
         return next(iter(plain or others), None)
 
     @property
+    def title(self) -> str:
+        """What the recipe says of itself; that of the first run, if they differ."""
+        return self.methods[0].runs[0].title or "Long-tail report"
+
+    @property
     def has_intervals(self) -> bool:
         """Whether any method has seeds enough for intervals."""
         return any(len(method.runs) > 1 for method in self.methods)
 
-    def difference(self, name: str) -> Estimate:
-        """How much the best method exceeds the reference in a metric; seed by seed where both have the same seeds."""
-        if self.reference is None:
+    @property
+    def preselected(self) -> list[AnyResults]:
+        """What figures show at first: all while they are few, else the reference and the best three."""
+        if len(self.methods) <= MOST_SHOWN:
+            return list(self.methods)
+        return [method for method in self.methods if method in self.ranked[:3] or method is self.reference]
+
+    def difference(self, name: str, one: AnyResults | None = None, other: AnyResults | None = None) -> Estimate:
+        """How much a method exceeds another in a metric; seed by seed where both have the same seeds.
+
+        Args:
+            name: of the metric.
+            one: the best, if not given.
+            other: the reference, if not given.
+        """
+        one, other = one or self.best, other or self.reference
+        if other is None:
             return Estimate(math.nan, math.nan, 0)
-        best = {run.seed: run.metrics.get(name, math.nan) for run in self.best.runs}
-        reference = {run.seed: run.metrics.get(name, math.nan) for run in self.reference.runs}
-        if best.keys() == reference.keys():
-            return estimate(best[seed] - reference[seed] for seed in best)
-        return Estimate(self.best.metric(name).mean - self.reference.metric(name).mean, math.nan, 1)
+        first, second = ({run.seed: run.metrics.get(name, math.nan) for run in each.runs} for each in (one, other))
+        if first.keys() == second.keys():
+            return estimate(first[seed] - second[seed] for seed in first)
+        return Estimate(one.metric(name).mean - other.metric(name).mean, math.nan, 1)
 
 
 def adjusts_logits(name: str) -> bool:
@@ -185,6 +208,7 @@ def collect_facts(run: Run) -> dict[str, Any]:
         "path": run.path,
         "method": run.method,
         "seed": run.seed,
+        "title": str(run.recipe.get("description") or run.recipe.get("name") or ""),
         "settings": {key: value for key, value in _flatten(run.recipe) if key not in ("train.seed", "description")},
         "environment": _read_environment(run.path),
         "history": run.history,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from longtail.lab.report.text import class_name
+from longtail.lab.report.text import class_name, join_words
 from longtail.lab.runs.folder import Predictions
 from longtail.prior import ClassPrior
 
@@ -32,6 +32,8 @@ class Group:
     classes: IntArray
     color: str
     """A name that the style sheet defines."""
+    order: int
+    """Its place, most frequent first: it decides the group's mark."""
     is_class: bool = False
 
     @property
@@ -95,6 +97,16 @@ class Labels:
         """Whether every group is a class."""
         return all(group.is_class for group in self.groups.values())
 
+    def define_groups(self) -> str:
+        """What the groups are, as a sentence; nothing where every group is a class."""
+        if self.has_named_groups:
+            return ""
+        meaning = {"head": "100 or more", "torso": "20 to 99", "tail": "fewer than 20"}
+        sizes = {key: len(group.classes) for key, group in self.groups.items()}
+        words = {key: "1 class" if size == 1 else f"{size:,} classes" for key, size in sizes.items()}
+        parts = [f"{key} {meaning[key]} ({words[key]})" for key in sizes]
+        return f"Groups by training samples per class: {join_words(parts)}."
+
     @property
     def by_frequency(self) -> IntArray:
         """Class indices, most frequent first."""
@@ -125,7 +137,8 @@ class Labels:
 
 
 def _group_by_frequency(prior: ClassPrior) -> list[Group]:
-    return [Group(name, name, classes.numpy(), name) for name, classes in prior.groups().items() if len(classes)]
+    found = enumerate(prior.groups().items())
+    return [Group(name, name, classes.numpy(), name, place) for place, (name, classes) in found if len(classes)]
 
 
 def _group_by_name(names: tuple[str, ...], counts: IntArray) -> list[Group]:
@@ -134,7 +147,7 @@ def _group_by_name(names: tuple[str, ...], counts: IntArray) -> list[Group]:
         name = class_name(names[c], most=40)
         is_taken = any(group.name == name for group in groups)
         shown = f"{name} ({c})" if is_taken else name
-        groups.append(Group(f"class-{c}", shown, np.array([c]), f"method-{place}", is_class=True))
+        groups.append(Group(f"class-{c}", shown, np.array([c]), f"method-{place}", place, is_class=True))
     return groups
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "SingleLabelDigest",
     "SingleLabelResults",
     "digest_run",
-    "find_changes",
+    "find_changed_classes",
     "find_plain",
 ]
 
@@ -135,7 +135,7 @@ def find_plain(comparison: SingleLabelComparison) -> SingleLabelResults | None:
     return next((method for method in comparison.methods if method.tau_metric(MAIN_METRIC)), None)
 
 
-def find_changes(comparison: SingleLabelComparison, most: int = 5) -> list[int]:
+def find_changed_classes(comparison: SingleLabelComparison, most: int = 5) -> list[int]:
     """Classes on which the best method gains most over the reference, then those on which it loses most.
 
     A change on few test samples is less sure, so it is weighted by the root of their number.

@@ -34,7 +34,7 @@ __all__ = ["build_frequency_layout", "describe_means", "describe_trends", "draw_
 Values = Sequence[tuple[Series, FloatArray]]
 """A value of each class, of every series."""
 
-MOST_POINTS = 6000
+MOST_POINTS = 2000
 """Points of one figure; more are binned."""
 NUM_BINS = 20
 

@@ -27,7 +27,6 @@ __all__ = [
     "Json",
     "Series",
     "Table",
-    "build_area",
     "build_axis",
     "build_band",
     "build_bars",
@@ -35,6 +34,7 @@ __all__ = [
     "build_layout",
     "build_line",
     "build_marked_line",
+    "build_points",
     "build_share_axis",
     "build_trace",
     "choose_scale",
@@ -65,8 +65,8 @@ MOST_DESCRIBED = 3
 
 NUM_COLORS = 10
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
-DASHES = ("solid", "dash", "dot")
-PATTERNS = ("", "/", ".")
+DASHES = ("solid", "dash", "dot", "dashdot")
+PATTERNS = ("", "/", ".", "x", "-", "\\", "|", "+")
 GROUPED_BARS = {"barmode": "group", "bargap": 0.25, "bargroupgap": 0.08}
 
 
@@ -88,24 +88,33 @@ class Series:
     symbol: str = "circle"
     dash: str = "solid"
     pattern: str = ""
+    is_shown: bool = True
+    """Whether figures show it at first."""
 
     @staticmethod
-    def of_method(index: int, method: MethodResults[Any]) -> Series:
-        """Color, symbol and dash by the method's place; the three together tell 100 methods apart."""
-        cycle = index // NUM_COLORS
+    def of_method(index: int, method: MethodResults[Any], is_shown: bool = True) -> Series:
+        """Color, symbol, dash and pattern by the method's place.
+
+        Neighbors differ in all four, so that gray prints and color-blind readers tell them apart; together they tell
+        100 methods apart.
+        """
+        step = index + index // NUM_COLORS
         return Series(
             key=f"method-{index}",
             label=clean(method.label),
             color=f"method-{index % NUM_COLORS}",
             symbol=SYMBOLS[index % len(SYMBOLS)],
-            dash=DASHES[cycle % len(DASHES)],
-            pattern=PATTERNS[cycle % len(PATTERNS)],
+            dash=DASHES[step % len(DASHES)],
+            pattern=PATTERNS[step % len(PATTERNS)],
+            is_shown=is_shown,
         )
 
     @staticmethod
     def of_group(group: Group) -> Series:
-        """Head, torso or tail, or a class."""
-        return Series(key=f"group-{group.key}", label=group.name, color=group.color, symbol="circle")
+        """Head, torso or tail, or a class: with a mark of its own."""
+        symbol, dash = SYMBOLS[group.order % len(SYMBOLS)], DASHES[group.order % len(DASHES)]
+        pattern = PATTERNS[group.order % len(PATTERNS)]
+        return Series(f"group-{group.key}", group.name, group.color, symbol, dash, pattern)
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,11 @@ class Figure:
 
 def pair_series(comparison: Comparison[AnyResults]) -> list[tuple[Series, AnyResults]]:
     """Every method, and how it looks."""
-    return [(Series.of_method(index, method), method) for index, method in enumerate(comparison.methods)]
+    shown = comparison.preselected
+    return [
+        (Series.of_method(index, method, any(method is one for one in shown)), method)
+        for index, method in enumerate(comparison.methods)
+    ]
 
 
 def series_of_methods(comparison: Comparison[Any]) -> list[Series]:
@@ -159,10 +172,10 @@ def build_bars(series: Series) -> Json:
     return {"type": "bar", "marker": {"color": color, "pattern": pattern}}
 
 
-def build_area(series: Series) -> Json:
-    """The look of a line with an area below it."""
-    line = {"color": f"@{series.color}", "width": 2}
-    return {"type": "scatter", "mode": "lines", "line": line, "fill": "tozeroy", "fillcolor": f"@{series.color} 0.35"}
+def build_points(series: Series, size: int = 7) -> Json:
+    """The look of points that stand alone."""
+    marker = {"color": f"@{series.color}", "size": size, "symbol": series.symbol}
+    return {"type": "scatter", "mode": "markers", "marker": marker}
 
 
 def build_line(series: Series) -> Json:
@@ -173,8 +186,7 @@ def build_line(series: Series) -> Json:
 
 def build_marked_line(series: Series) -> Json:
     """The look of a line through points."""
-    marker = {"color": f"@{series.color}", "size": 7, "symbol": series.symbol}
-    return build_line(series) | {"mode": "lines+markers", "marker": marker}
+    return build_line(series) | {"mode": "lines+markers", "marker": build_points(series)["marker"]}
 
 
 def build_band(series: Series, x: FloatArray, curve: Sequence[Estimate]) -> Json:
@@ -257,8 +269,14 @@ def build_layout(x: Json, y: Json, height: int = 380, **more: Any) -> Json:
 
 def choose_scale(counts: IntArray) -> Json:
     """A log scale where classes differ much."""
-    is_wide = counts.max() >= 10 * place_counts(counts).min()
-    return {"type": "log", "dtick": 1} if is_wide else {"rangemode": "tozero"}
+    low, high = place_counts(counts).min(), counts.max()
+    if high < 10 * low:
+        return {"rangemode": "tozero"}
+    if high > 100 * low:
+        return {"type": "log", "dtick": 1}
+    ticks = [digit * 10**power for power in range(8) for digit in (1, 2, 5)]
+    shown = [tick for tick in ticks if low / 2 <= tick <= 2 * high]
+    return {"type": "log", "tickvals": shown, "ticktext": [f"{tick:,}" for tick in shown]}
 
 
 def place_counts(counts: IntArray) -> FloatArray:

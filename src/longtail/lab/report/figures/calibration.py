@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from longtail.lab.report.digests.single_label import CALIBRATION_BINS, SingleLabelComparison
 from longtail.lab.report.figures._drawing import (
@@ -25,6 +27,9 @@ from longtail.metrics.calibration import reliability_from_counts
 
 __all__ = ["draw_calibration"]
 
+FEWEST_SAMPLES = 20
+"""A bin with fewer says nothing of how often it is right."""
+
 
 def draw_calibration(comparison: SingleLabelComparison) -> Figure:
     """Accuracy of predictions in bins of their confidence."""
@@ -41,7 +46,8 @@ def draw_calibration(comparison: SingleLabelComparison) -> Figure:
     rows: list[Sequence[str]] = []
     errors = {}
     for series, method in pair_series(comparison):
-        confidence, accuracy, share = (values.numpy() for values in reliability_from_counts(*method.bins()))
+        bins = _pool_bins(*method.bins())
+        confidence, accuracy, share = (values.numpy() for values in reliability_from_counts(*bins))
         used = share > 0
         traces.append(
             build_trace(series)
@@ -55,8 +61,8 @@ def draw_calibration(comparison: SingleLabelComparison) -> Figure:
         )
         traces[-1]["line"]["width"] = 1
         traces[-1]["marker"]["size"] = round_numbers(5 + 13 * np.sqrt(share[used]))
-        bins = np.stack([confidence, accuracy, share], axis=1)[used]
-        rows += [(series.label, *(percent(value) for value in row)) for row in bins]
+        found = np.stack([confidence, accuracy, share], axis=1)[used]
+        rows += [(series.label, *(percent(value) for value in row)) for row in found]
         gap = float((confidence[used] - accuracy[used]) @ share[used])
         tendency = "overconfident" if gap > 0.01 else "underconfident" if gap < -0.01 else "about right"
         errors[series] = f"{percent(method.metric('calibration_error').mean)} ({tendency})"
@@ -67,7 +73,22 @@ def draw_calibration(comparison: SingleLabelComparison) -> Figure:
     summary = (
         f"Calibration error over {CALIBRATION_BINS} bins: {describe_methods(comparison, errors, 'for')}. On the "
         "dotted line a confidence is as often right as it says; below it predictions are too confident. Larger marks "
-        "hold more samples."
+        f"hold more samples; bins with fewer than {FEWEST_SAMPLES} are drawn together with the next."
     )
     table = Table(("method", "confidence", "right", "share of samples"), rows)
     return Figure("calibration", traces, layout, summary, table, series_of_methods(comparison))
+
+
+def _pool_bins(hits: Tensor, counts: Tensor, confidences: Tensor) -> tuple[Tensor, ...]:
+    """The bins by rising confidence, sparse ones put together with the next, and the last with the one before."""
+    places, total = [], 0
+    place = 0
+    for number in counts.tolist():
+        places.append(place)
+        total += number
+        if total >= FEWEST_SAMPLES:
+            place, total = place + 1, 0
+    if total and place:
+        places = [min(one, place - 1) for one in places]
+    index = torch.tensor(places)
+    return tuple(part.new_zeros(max(places) + 1).index_add_(0, index, part) for part in (hits, counts, confidences))

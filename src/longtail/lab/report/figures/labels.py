@@ -14,10 +14,11 @@ from longtail.lab.report.figures._drawing import (
     Figure,
     Series,
     Table,
-    build_area,
     build_axis,
     build_bars,
     build_layout,
+    build_line,
+    build_points,
     build_trace,
     choose_scale,
     escape_class,
@@ -25,7 +26,7 @@ from longtail.lab.report.figures._drawing import (
     series_of_groups,
     space_out,
 )
-from longtail.lab.report.text import clean, count, join_words, percent
+from longtail.lab.report.text import clean, count, percent
 
 __all__ = ["draw_labels"]
 
@@ -36,15 +37,18 @@ def draw_labels(comparison: Comparison[Any]) -> Figure:
     order = labels.by_frequency
     rank_of = np.empty_like(order)
     rank_of[order] = np.arange(1, len(order) + 1)
-    has_bars = labels.num_classes <= MOST_BARS
+    scale = choose_scale(labels.counts)
+    is_few = labels.num_classes <= MOST_BARS
+    # Bars need a zero to stand on, which a logarithmic scale has not.
+    build = build_line if not is_few else build_points if "type" in scale else build_bars
     traces = []
     for group in labels.groups.values():
         series = Series.of_group(group)
         ranked = group.classes[np.argsort(rank_of[group.classes])]
-        classes = ranked if has_bars else ranked[space_out(len(ranked))]
+        classes = ranked if is_few else ranked[space_out(len(ranked))]
         traces.append(
             build_trace(series)
-            | (build_bars(series) if has_bars else build_area(series))
+            | build(series)
             | {
                 "x": rank_of[classes].tolist(),
                 "y": labels.counts[classes].tolist(),
@@ -60,7 +64,7 @@ def draw_labels(comparison: Comparison[Any]) -> Figure:
         }
     layout = build_layout(
         x=build_axis("class, most frequent first", **ticks),
-        y=build_axis("training samples", **choose_scale(labels.counts)),
+        y=build_axis("training samples", **scale),
         bargap=0.15,
     )
     return Figure(
@@ -71,13 +75,11 @@ def draw_labels(comparison: Comparison[Any]) -> Figure:
 def _summarize(labels: Labels) -> str:
     largest, smallest = labels.counts.max(), labels.counts.min()
     ratio = f"{largest / smallest:,.0f} times as many" if smallest else "the rarest has none"
-    in_groups = ""
-    if not labels.has_named_groups:
-        in_groups = ", " + join_words(f"{count(len(g.classes))} in the {g.name}" for g in labels.groups.values())
-    return (
-        f"{count(labels.num_classes)} classes{in_groups}. The most frequent has {count(largest)} training samples "
-        f"and the rarest {count(smallest)}: {ratio}."
+    text = (
+        f"{count(labels.num_classes)} classes. The most frequent has {count(largest)} training samples "
+        f"and the rarest {count(smallest)}: {ratio}. {labels.define_groups()}"
     )
+    return text.rstrip()
 
 
 def _tabulate(labels: Labels) -> Table:

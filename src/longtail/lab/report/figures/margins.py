@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from longtail.lab.report.digests.labels import Group, IntArray, Labels
+from longtail.lab.report.digests.labels import FloatArray, Group, IntArray, Labels
 from longtail.lab.report.digests.single_label import SingleLabelComparison
 from longtail.lab.report.figures._drawing import (
     Figure,
     Json,
+    Series,
     Table,
     build_axis,
     build_layout,
     build_line,
+    build_points,
     build_trace,
     describe_methods,
     draw_horizontal,
@@ -30,6 +33,9 @@ __all__ = ["draw_margin_shares", "draw_margins"]
 
 NUM_STEPS = 101
 """Points of a cumulated distribution."""
+QUANTILES = ("5%", "25%", "median", "75%", "95%")
+SPREAD = 0.8
+"""Of the room of a class, the part that its methods share."""
 TITLE = "score of the true label − best other"
 
 
@@ -43,25 +49,12 @@ def draw_margins(comparison: SingleLabelComparison) -> Figure:
     traces: list[Json] = []
     rows: list[Sequence[str]] = []
     below = {}
-    for series, method in pair_series(comparison):
+    num_methods = len(comparison.methods)
+    for order, (series, method) in enumerate(pair_series(comparison)):
         samples = [method.margins(key) for key in keys]
         quantiles = [np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95]) for values in samples]
-        low, lower, middle, upper, high = (round_numbers(values) for values in zip(*quantiles, strict=True))
-        traces.append(
-            build_trace(series)
-            | {
-                "type": "box",
-                "x": ticks,
-                "lowerfence": low,
-                "q1": lower,
-                "median": middle,
-                "q3": upper,
-                "upperfence": high,
-                "line": {"color": f"@{series.color}", "width": 1.5},
-                "fillcolor": f"@{series.color} 0.25",
-                "hoverinfo": "y+name",
-            }
-        )
+        x = [index + SPREAD * ((order + 0.5) / num_methods - 0.5) for index in range(len(keys))]
+        traces += _draw_quantiles(series, x, quantiles)
         rows += [
             (
                 series.label,
@@ -72,16 +65,41 @@ def draw_margins(comparison: SingleLabelComparison) -> Figure:
             for key, five, values in zip(keys, quantiles, samples, strict=True)
         ]
         below[series] = percent(float((samples[-1] < 0).mean()))
-    layout = build_layout(x=build_axis("", type="category"), y=build_axis(TITLE))
-    layout |= {"boxmode": "group", "boxgap": 0.25, "boxgroupgap": 0.15, "shapes": [draw_horizontal(0)]}
+    ends = [-0.5, len(keys) - 0.5]
+    layout = build_layout(
+        x=build_axis("", tickvals=list(range(len(keys))), ticktext=ticks, range=ends),
+        y=build_axis(TITLE),
+        shapes=[draw_horizontal(0)],
+    )
     rarest = labels.groups[keys[-1]]
     place = rarest.place if rarest.is_class else f"{rarest.place} ({names[keys[-1]]})"
     summary = (
         f"Below 0 a sample is misclassified: {place} that is {describe_methods(comparison, below, 'with')}. "
-        "Boxes hold the middle half of the samples, whiskers 5% to 95%."
+        "Marks are medians, thick lines hold the middle half of the samples, thin ones 5% to 95%."
     )
-    table = Table(("method", "class", "5%", "25%", "median", "75%", "95%", "below 0"), rows)
+    table = Table(("method", "class", *QUANTILES, "below 0"), rows)
     return Figure("margins", traces, layout, summary, table, series_of_methods(comparison))
+
+
+def _draw_quantiles(series: Series, x: Sequence[float], quantiles: Sequence[FloatArray]) -> list[Json]:
+    """The median as a mark, the middle half as a thick line, 5% to 95% as a thin one."""
+    spans = {
+        index: [value for five in quantiles for value in (five[index], five[4 - index], math.nan)] for index in (0, 1)
+    }
+    places = [value for one in x for value in (one, one, math.nan)]
+    lines = [
+        build_trace(series)
+        | build_line(series)
+        | {"x": round_numbers(places), "y": round_numbers(spans[index]), "hoverinfo": "skip"}
+        | {"line": {"color": f"@{series.color}{alpha}", "width": width}}
+        for index, width, alpha in ((0, 1.5, ""), (1, 7, " 0.45"))
+    ]
+    told = [
+        "<br>".join(f"{name} {value:.2f}" for name, value in zip(QUANTILES, five, strict=True)) for five in quantiles
+    ]
+    medians = {"x": round_numbers(x), "y": round_numbers(five[2] for five in quantiles), "customdata": told}
+    hover = {"hovertemplate": "%{customdata}"}
+    return [*lines, build_trace(series) | build_points(series, size=9) | medians | hover]
 
 
 def draw_margin_shares(comparison: SingleLabelComparison, group: Group) -> Figure | None:

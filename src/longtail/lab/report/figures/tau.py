@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from longtail.lab.report.digests.labels import FloatArray
 from longtail.lab.report.digests.single_label import MAIN_METRIC, TAUS, SingleLabelComparison, find_plain
 from longtail.lab.report.figures._drawing import (
+    DASHES,
     Figure,
     Json,
     Series,
@@ -38,12 +41,12 @@ def draw_tau(comparison: SingleLabelComparison) -> Figure | None:
         return None
     groups = comparison.labels.groups
     curves = {key: plain.tau_metric(key) or [] for key in (MAIN_METRIC, *groups)}
-    legend = [Series("group-all", "all classes", "ink"), *series_of_groups(comparison.labels)]
+    legend = [Series("group-all", "all classes", "ink"), *(_dash(one) for one in series_of_groups(comparison.labels))]
     balanced = curves[MAIN_METRIC]
     traces = [build_band(legend[0], TAUS, balanced)] if balanced[0].has_interval else []
     for series, (key, curve) in zip(legend, curves.items(), strict=True):
         is_whole = key == MAIN_METRIC
-        line = {"color": f"@{series.color}", "width": 3 if is_whole else 1.5, "dash": "solid" if is_whole else "dash"}
+        line = {"color": f"@{series.color}", "width": 3 if is_whole else 1.5, "dash": series.dash}
         traces.append(
             build_trace(series)
             | {
@@ -69,6 +72,11 @@ def draw_tau(comparison: SingleLabelComparison) -> Figure | None:
     )
     rows = [(f"{tau:g}", *(with_interval(curve[i]) for curve in curves.values())) for i, tau in enumerate(TAUS)]
     return Figure("tau", traces, layout, summary, Table(("tau", *(one.label for one in legend)), rows), legend)
+
+
+def _dash(series: Series) -> Series:
+    """The line of a group; a solid one is that of all classes."""
+    return replace(series, dash=DASHES[1 + DASHES.index(series.dash) % (len(DASHES) - 1)])
 
 
 def _choose_marks(comparison: SingleLabelComparison, means: FloatArray) -> dict[float, str]:

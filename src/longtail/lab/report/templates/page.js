@@ -4,11 +4,12 @@
   const root = document.documentElement;
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const plots = [...document.querySelectorAll("[data-figure]")];
-  const hidden = new Set();
+  const unpressed = document.querySelectorAll('[data-series][aria-pressed="false"]');
+  const hidden = new Set([...unpressed].map((button) => button.dataset.series));
   const isTouch = matchMedia("(pointer: coarse)").matches;
   // No tool bar: buttons inside of a picture would be lost on a screen reader.
   const config = { responsive: true, displayModeBar: false };
-  const printedWidth = 660;
+  const printedWidths = { whole: 680, half: 325 };
 
   const isColor = (key) => key.toLowerCase().endsWith("color");
 
@@ -30,8 +31,11 @@
     for (const trace of data) trace.visible = !hidden.has(trace.meta);
     // A finger that drags scrolls the page.
     layout.dragmode = isTouch ? false : "zoom";
-    if (root.classList.contains("printing")) Object.assign(layout, { width: printedWidth, autosize: false });
-    else Object.assign(layout, { autosize: true });
+    if (root.classList.contains("printing")) {
+      const isHalf = plot.closest(".half, .panels.many");
+      Object.assign(layout, { width: isHalf ? printedWidths.half : printedWidths.whole, autosize: false });
+      layout.height = Math.min(layout.height, isHalf ? 300 : 360);
+    } else Object.assign(layout, { autosize: true });
     return Plotly.react(plot, data, layout, config);
   }
 
