@@ -11,6 +11,13 @@ import pytest
 import torch
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long tests/fuzz tries things."""
+    parser.addoption(
+        "--fuzz-minutes", type=float, default=0.0, help="minutes for tests/fuzz; default: about one in all"
+    )
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """Threads that spin for work make a suite on a busy machine take ten times as long."""

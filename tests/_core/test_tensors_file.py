@@ -129,6 +129,12 @@ def test_numbers_that_are_not_finite_are_neither_written_nor_read(path, value, d
         load_tensors(path, "test")
 
 
+def test_what_may_be_undefined_is_said(path):
+    tensors = {"loss.ratio": torch.tensor([0.5, float("nan")]), "weight": torch.ones(1)}
+    save_tensors(path, tensors, "test", not_finite=["loss."])
+    assert load_tensors(path, "test")[0]["loss.ratio"][1].isnan()
+
+
 def test_parts_and_shared_tensors_are_written_as_if_each_were_alone(tmp_path):
     whole = torch.arange(12.0).reshape(3, 4)
     tensors = {"whole": whole, "same": whole, "row": whole[1], "turned": whole.T}

@@ -320,6 +320,35 @@ def test_two_processes_remember_what_both_saw(make_embeddings, two_processes):
             torch.testing.assert_close(torch.tensor(found[key], dtype=value.dtype), value)
 
 
+def train_on_halves(rank, batches, width):
+    """Losses, and the mean over processes of gradients, of an encoder under every module; three steps of each."""
+    found = {}
+    for name, make in MODULES.items():
+        module, encoder = make().double(), torch.eye(width, dtype=torch.float64).requires_grad_()
+        for x, target in batches:
+            mine = slice(0, 6) if rank == 0 else slice(6, None)  # uneven on purpose
+            part = (x, target) if rank is None else (x[mine], target[mine])
+            loss = module(part[0] @ encoder, part[1])
+            (gradient,) = torch.autograd.grad(loss, encoder)
+            if rank is not None:
+                torch.distributed.all_reduce(gradient)
+                gradient /= torch.distributed.get_world_size()
+            found.setdefault(name, []).append((loss.detach(), gradient))
+    return found
+
+
+def test_two_processes_pull_and_push_like_one(make_embeddings, two_processes):
+    """Partners of a sample may be in the other process: loss and gradient are those of the whole batch."""
+    batches = [make_embeddings(dtype=torch.float64, seed=seed) for seed in range(3)]
+    width = batches[0][0].shape[1]
+    wanted = train_on_halves(None, batches, width)
+    for found in two_processes(train_on_halves, batches, width):
+        for name, steps in wanted.items():
+            for (loss, gradient), (one_loss, one_gradient) in zip(found[name], steps, strict=True):
+                torch.testing.assert_close(loss, one_loss, rtol=1e-10, atol=1e-12, msg=name)
+                torch.testing.assert_close(gradient, one_gradient, rtol=1e-10, atol=1e-12, msg=name)
+
+
 X, Y = torch.zeros(3, D), torch.tensor([0, 1, 0])
 BAD_CALLS = {
     "target too large": (lambda: pull(X, Y + 4, MARGIN), "target must be in 0..4. Got 5"),

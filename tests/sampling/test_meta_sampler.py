@@ -16,6 +16,9 @@ from longtail.sampling import (
     MetaSampler,
     recording,
 )
+from longtail.sampling.class_rates import (
+    score_function_gradient,
+)
 
 
 @settings(deadline=None, max_examples=25)
@@ -202,8 +205,19 @@ def learn_nothing(rank):
     sampler = MetaSampler([0] * 500 + [1] * 5)
     for _ in range(20):
         sampler.draw(64)
-        sampler.update(torch.full((64,), float(rank - 2)))
+        sampler.update(torch.full((64,), -1.0))
     return sampler.rates
+
+
+def learn_from_halves(rank):
+    """Rates after steps on what both processes drew, whose slopes are known; the draws of all."""
+    labels = np.repeat([0, 1, 2], [50, 10, 2])
+    sampler, seen = MetaSampler(labels, seed=3), []
+    for _ in range(5):
+        drawn = torch.as_tensor(labels)[sampler.draw(8)]
+        sampler.update(2 * (drawn - rank).double().sin() / 16)  # of the mean of 8, where the whole batch has 16
+        seen.append(drawn)
+    return seen, sampler.rates
 
 
 def test_processes_draw_their_own_batches_and_keep_equal_rates(two_processes):
@@ -215,6 +229,16 @@ def test_processes_draw_their_own_batches_and_keep_equal_rates(two_processes):
     alone = MetaSampler(np.repeat([0, 1, 2], [50, 10, 2]), seed=3)
     learn(alone, 8)
     assert not torch.equal(alone.rates, rates)
+
+
+def test_two_processes_learn_what_one_learns_of_both_their_draws(two_processes):
+    (first, rates), (second, other_rates) = two_processes(learn_from_halves)
+    alone = ClassRates(3, learning_rate=0.01)
+    for draws in zip(first, second, strict=True):
+        slopes = torch.cat([(drawn - rank).double().sin() / 16 for rank, drawn in enumerate(draws)])
+        alone.descend(score_function_gradient(torch.cat(draws), slopes, 3) / alone.values)
+    assert torch.equal(rates, other_rates)
+    torch.testing.assert_close(rates, alone.values, rtol=0, atol=1e-12)
 
 
 def test_two_processes_stay_where_no_draw_is_better(two_processes):

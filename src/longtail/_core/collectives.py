@@ -15,10 +15,13 @@ from torch import Tensor
 
 __all__ = [
     "common_seed",
+    "gather_everywhere",
     "gather_parts",
+    "gather_samples",
     "gather_rows",
     "is_initialized",
     "largest",
+    "num_processes",
     "sum_parts",
     "world",
     "process_rank",
@@ -34,6 +37,11 @@ def is_initialized() -> bool:
 def world(group: Any) -> tuple[int, int]:
     """This process's rank in the group, and the group's size."""
     return dist.get_rank(group), dist.get_world_size(group)
+
+
+def num_processes() -> int:
+    """How many processes there are: 1 without a process group."""
+    return dist.get_world_size() if is_initialized() else 1
 
 
 def largest(value: int, group: Any, device: torch.device) -> int:
@@ -59,6 +67,20 @@ def gather_rows(rows: Tensor, group: Any) -> Tensor:
     if rows.requires_grad:
         return _GatherRows.apply(rows, group)  # type: ignore[no-any-return, no-untyped-call]
     return _gather(rows, group)[0]
+
+
+def gather_samples(rows: Tensor) -> Tensor:
+    """The rows [N, ...] of all processes, for a loss that every process computes of all of them.
+
+    Its gradient needs no communication: every process has that of all rows, and keeps its own, times the number of
+    processes, so that the average over processes, as data-parallel training takes it, is the gradient of that loss.
+    """
+    return _GatherSamples.apply(rows, None)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def gather_everywhere(rows: Tensor) -> Tensor:
+    """The rows [N, ...] of all processes, without gradients; without a process group the rows themselves."""
+    return _gather(rows.detach().to(_group_device()), None)[0].to(rows.device) if is_initialized() else rows
 
 
 def gather_parts(part: Tensor, group: Any) -> Tensor:
@@ -96,6 +118,19 @@ class _GatherRows(torch.autograd.Function):
         total = gradients[0].contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         return total[ctx.own] * dist.get_world_size(ctx.group), None
+
+
+class _GatherSamples(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
+        gathered, sizes = _gather(rows, group)
+        rank, ctx.size = world(group)
+        ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0][ctx.own] * ctx.size, None
 
 
 class _GatherParts(torch.autograd.Function):
@@ -139,7 +174,10 @@ def mean_over_processes(value: Tensor) -> Tensor:
     """The mean of all processes' values, without gradients; without a process group the value itself."""
     if not is_initialized():
         return value
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
-    total = value.detach().clone().to(device)
+    total = value.detach().clone().to(_group_device())
     dist.all_reduce(total)
     return (total / dist.get_world_size()).to(value.device)
+
+
+def _group_device() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_output", "replacing"]
+__all__ = ["check_output", "replacing", "sync_file"]
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -36,12 +36,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with partial.open("xb") as file:
             yield file
-        _sync(partial, os.O_RDWR)
+        sync_file(partial)
         partial.replace(path)
         if os.name == "posix":
             _sync(path.parent, os.O_RDONLY)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk, so that it survives a loss of power."""
+    _sync(path, os.O_RDWR)
 
 
 def _sync(path: Path, flags: int) -> None:

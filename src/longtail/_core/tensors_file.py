@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,7 +35,11 @@ PathLike = str | os.PathLike[str]
 
 
 def save_tensors(
-    path: PathLike, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, Any] | None = None
+    path: PathLike,
+    tensors: Mapping[str, Tensor],
+    kind: str,
+    metadata: Mapping[str, Any] | None = None,
+    not_finite: Sequence[str] = (),
 ) -> None:
     """Write tensors and what is to be known of them, whole or not at all.
 
@@ -44,6 +48,7 @@ def save_tensors(
         tensors: by name, on any device; dense, and finite where they are floating-point.
         kind: of file, such as "checkpoint"; whoever reads another kind gets an error.
         metadata: what JSON can hold, such as method, prior and tau.
+        not_finite: how the names of tensors begin in which NaN or infinity has a meaning.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -51,11 +56,12 @@ def save_tensors(
     content: dict[str, Tensor] = {}
     places: set[int] = set()
     for name, tensor in tensors.items():
-        if not _is_finite(tensor):
+        if not _is_finite(tensor) and not name.startswith(tuple(not_finite)):
             raise ValueError(f"{path}: {name!r} must be finite. Got NaN or infinity; look for a diverged model.")
         content[name] = _as_stored(tensor, places)
         places.add(content[name].data_ptr())
-    note = {"digest": NO_DIGEST, "format": FORMAT, "kind": kind, "metadata": dict(metadata or {})}
+    note = {"digest": NO_DIGEST, "format": FORMAT, "kind": kind, "not_finite": list(not_finite)}
+    note["metadata"] = dict(metadata or {})
     with replacing(Path(path)) as file:
         partial = Path(file.name)
         try:
@@ -85,7 +91,7 @@ def load_tensors(path: PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str
         # Copies: what is mapped from the file would change, or end the process, with the file.
         tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
         for name, tensor in tensors.items():
-            if not _is_finite(tensor):
+            if not _is_finite(tensor) and not name.startswith(tuple(note["not_finite"])):
                 raise DamagedFileError(f"NaN or infinity in {name!r}")
     except (SafetensorError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
@@ -172,7 +178,7 @@ def _check_note(note: Mapping[str, Any], kind: str) -> None:
         raise DamagedFileError(f"format {note.get('format')!r}, and this version of longtail reads {FORMAT}")
     if note.get("kind") != kind:
         raise DamagedFileError(f"kind {note.get('kind')!r}")
-    if not isinstance(note.get("metadata"), dict):
+    if not isinstance(note.get("metadata"), dict) or not isinstance(note.get("not_finite"), list):
         raise DamagedFileError("no metadata")
 
 

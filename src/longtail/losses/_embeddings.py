@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail._core.collectives import gather_samples, is_initialized
 from longtail._core.numerics import widen
 
 __all__ = [
@@ -23,15 +24,26 @@ __all__ = [
 
 
 class EmbeddingLoss(nn.Module):
-    """The mean over a batch of what ``values`` says of each sample; 0 of no samples."""
+    """The mean over a batch of what ``values`` says of each sample; 0 of no samples.
+
+    In training, the batch is that of all processes: a sample's partners may be in any of them. Averaged over
+    processes, as data-parallel training does, the gradient is that of one process with the whole batch.
+    """
 
     def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
         """[N] one value per sample of embeddings [N, D] with classes target [N]."""
         raise NotImplementedError
 
+    def observe(self, embeddings: Tensor, target: Tensor) -> None:
+        """Keep what later batches need of the batch of all processes; most losses need nothing."""
+
     def forward(self, embeddings: Tensor, target: Tensor) -> Tensor:
         """The mean over embeddings [N, D] with classes target [N]: a scalar."""
+        if self.training and is_initialized():
+            embeddings, target = gather_samples(embeddings), gather_samples(target)
         values = self.values(embeddings, target)
+        if self.training:
+            self.observe(embeddings.detach(), target)
         return values.sum() / max(len(values), 1)
 
 

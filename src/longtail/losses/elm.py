@@ -153,12 +153,14 @@ class Pull(EmbeddingLoss):
         self.memory = ClassMemory(len(margin), memory_size) if memory_size else None
 
     def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
-        """[N] values of ``pull``, and the batch into the memory."""
+        """[N] values of ``pull``, with the memory."""
         memory = None if self.memory is None else self.memory.recall()
-        values = pull(embeddings, target, self.margin, memory, self.class_weights)
-        if self.memory is not None and self.training:
-            self.memory.remember(embeddings.detach(), target)
-        return values
+        return pull(embeddings, target, self.margin, memory, self.class_weights)
+
+    def observe(self, embeddings: Tensor, target: Tensor) -> None:
+        """Put the batch into the memory."""
+        if self.memory is not None:
+            self.memory.keep(embeddings, target)
 
 
 class _Block(NamedTuple):

@@ -35,8 +35,9 @@ class ClassMemory(nn.Module):
         num_classes: C.
         memory_size: how many embeddings of a class to keep.
 
-    D is that of the first embeddings. With several processes, each remembers what all of them saw, so their memories
-    stay the same and one of them is enough for a checkpoint. Embeddings that are not finite are not kept.
+    D is that of the first embeddings. With several processes, ``remember`` keeps what all of them saw, so their
+    memories stay the same and one of them is enough for a checkpoint; ``keep`` is for a batch that all of them have
+    already. Embeddings that are not finite are not kept.
 
     >>> memory = ClassMemory(num_classes=3, memory_size=2)
     >>> memory.remember(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([0, 0, 0, 2]))
@@ -60,10 +61,14 @@ class ClassMemory(nn.Module):
             return None
         return Remembered(self.embeddings, self.written.clamp_max(self.memory_size))
 
-    @torch.no_grad()
     def remember(self, embeddings: Tensor, target: Tensor) -> None:
+        """Keep what all processes have: embeddings [N, D] of classes target [N]."""
+        self.keep(*_gather_batch("ClassMemory", embeddings, target))
+
+    @torch.no_grad()
+    def keep(self, embeddings: Tensor, target: Tensor) -> None:
         """Keep embeddings [N, D] of classes target [N]; the oldest of a full class are forgotten."""
-        wide, target = _gather_batch("ClassMemory", embeddings, target)
+        wide, target = check_pairs("ClassMemory", embeddings, target)
         check_class_range(target, len(self.written))
         is_finite = wide.isfinite().all(dim=1)
         wide, target = wide[is_finite], target[is_finite]
@@ -92,8 +97,8 @@ class CrossBatchMemory(EmbeddingLoss):
         memory_size: how many recent embeddings to keep, of all classes together.
 
     Remembered embeddings have no gradient. The memory is written in training mode, after the values are taken, and is
-    part of ``state_dict``. D is that of the first embeddings. With several processes, each remembers what all of them
-    saw. Embeddings that are not finite raise before they enter it.
+    part of ``state_dict``. D is that of the first embeddings. With several processes, partners and memory are those
+    of all of them. Embeddings that are not finite raise before they enter it.
 
     Use when:
         Batches are small beside the number of classes, and a sample seldom has a partner in its batch.
@@ -135,17 +140,17 @@ class CrossBatchMemory(EmbeddingLoss):
         self.register_load_state_dict_pre_hook(partial(take_saved_width, "embeddings"))  # type: ignore[no-untyped-call]
 
     def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
-        """[N] values of the loss for the batch, which then enters the memory."""
-        wide, target = check_pairs("CrossBatchMemory", embeddings, target)
-        values = self._batch_values(wide, target)
-        if self.training:
-            self.remember(embeddings, target)
-        return values
+        """[N] values of the loss for the batch, with the memory."""
+        return self._batch_values(*check_pairs("CrossBatchMemory", embeddings, target))
+
+    def remember(self, embeddings: Tensor, target: Tensor) -> None:
+        """Keep what all processes have: embeddings [N, D] of classes target [N]."""
+        self.observe(*_gather_batch("CrossBatchMemory", embeddings, target))
 
     @torch.no_grad()
-    def remember(self, embeddings: Tensor, target: Tensor) -> None:
+    def observe(self, embeddings: Tensor, target: Tensor) -> None:
         """Keep embeddings [N, D] of classes target [N]; the oldest make room."""
-        wide, target = _gather_batch("CrossBatchMemory", embeddings, target)
+        wide, target = check_pairs("CrossBatchMemory", embeddings, target)
         check_finite(wide, "CrossBatchMemory: embeddings")
         self.embeddings = _widen_memory("CrossBatchMemory", self.embeddings, wide)
         recent = torch.arange(len(wide), device=wide.device)[-self.memory_size :]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail._core.checks import check_class_range, check_positive
+from longtail._core.collectives import gather_samples, is_initialized
 from longtail._core.numerics import squared_distances
 from longtail.losses._embeddings import (
     EmbeddingLoss,
@@ -344,7 +345,9 @@ class HybridLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of logits [N, C] and target [N]: a scalar."""
         losses = margin_cross_entropy(logits, target)
-        return (losses + self.strength * hybrid(logits, target)).mean().to(losses.dtype)
+        if self.training and is_initialized():  # a sample's partners may be in any process
+            logits, target = gather_samples(logits), gather_samples(target)
+        return (losses.mean() + self.strength * hybrid(logits, target).mean()).to(losses.dtype)
 
 
 def _check_anchors(name: str, num_anchors: int | None, num_samples: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail._core.checks import at_least
-from longtail._core.collectives import process_rank
+from longtail._core.collectives import gather_everywhere, num_processes, process_rank
 from longtail._core.random import mix_seed
 from longtail.sampling.base import ClassIndex
 from longtail.sampling.class_rates import ClassRates, draw_classes, score_function_gradient
@@ -148,7 +148,9 @@ class MetaSampler:
             )
         self._drawn = None
         self.step += 1
-        gradient = score_function_gradient(classes, hyper_gradients.detach().cpu(), len(self.rates))
+        # What a draw is compared with is the batch of all processes; each slope is that of its own process's mean.
+        classes, slopes = gather_everywhere(classes), gather_everywhere(hyper_gradients.detach().cpu())
+        gradient = score_function_gradient(classes, slopes, len(self.rates)) / num_processes()
         return self._rates.descend(gradient / self.rates)
 
     def state_dict(self) -> dict[str, Any]:

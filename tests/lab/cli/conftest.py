@@ -18,7 +18,7 @@ def run():
 
 @pytest.fixture(scope="session")
 def refuse(run):
-    """``refuse("adjust", ..., message="...")`` expects exit code 2 and one line that has the message."""
+    """``refuse("adjust", ..., message="...")`` expects exit code 2 and one line with the message, which it gives."""
 
     def call(*arguments, message):
         done = run(*arguments)
@@ -26,6 +26,7 @@ def refuse(run):
         assert done.stderr.startswith("longtail: ")
         assert done.stderr.count("\n") == 1
         assert message in done.stderr
+        return done.stderr
 
     return call
 

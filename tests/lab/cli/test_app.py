@@ -40,8 +40,8 @@ def test_errors_of_the_program_are_not_hidden(run, monkeypatch):
     monkeypatch.setattr("longtail.methods.table.get_method", fail)
     done = run("show", "adaptive")
     assert isinstance(done.exception, RuntimeError)
-    line = "longtail: RuntimeError: a bug; this is a bug of longtail; please report it with the traceback below."
-    assert done.stderr.splitlines()[0] == line
+    line = "longtail: RuntimeError: a bug; this is a bug of longtail; please report it with the traceback below, "
+    assert done.stderr.splitlines()[0] == line + "as CONTRIBUTING.md says."
 
 
 def test_interrupt_exits_130(run, monkeypatch):
@@ -59,7 +59,7 @@ def test_key_errors_print_the_message_not_its_quotes(run, monkeypatch):
         raise KeyError("no such key")
 
     monkeypatch.setattr("longtail.methods.table.get_method", fail)
-    assert run("show", "adaptive").stderr == "longtail: no such key\n"
+    assert run("show", "adaptive").stderr == "longtail: in longtail show adaptive: no such key\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "pyarrow"])

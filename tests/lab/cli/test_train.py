@@ -34,12 +34,12 @@ def test_a_seed_may_be_a_date_and_not_negative(run, tmp_path, seed, code):
 
 
 @pytest.mark.parametrize("size", [0, 0.5])
-@pytest.mark.parametrize("name", ["predictions.npz", "checkpoint.pt"])
+@pytest.mark.parametrize("name", ["predictions.safetensors", "checkpoint.safetensors"])
 def test_a_damaged_run_is_one_line(run, trained, tmp_path, name, size):
     folder = shutil.copytree(trained, tmp_path / "run")
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(size * len(content))])
-    if name == "checkpoint.pt":
+    if name == "checkpoint.safetensors":
         (folder / "summary.json").unlink()
     arguments = ("train", "digits", "--set", "train.epochs=2", "--method", "logit-adjusted", "--output", folder)
     done = run(*arguments)

@@ -10,10 +10,17 @@ import torch
 
 from longtail import ClassPrior
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.formats.arrays import save_arrays
 from longtail.lab.report import read_runs, write_report
 from longtail.lab.report.kinds import compare
-from longtail.lab.runs.folder import Predictions, append_metrics, environment, load_run, write_json
+from longtail.lab.runs.folder import (
+    Predictions,
+    append_metrics,
+    environment,
+    load_run,
+    save_embeddings,
+    write_json,
+    write_summary,
+)
 from longtail.posthoc import adjust_logits
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">%{x}<b>&amp;</b>\n\u202e'"
@@ -69,8 +76,7 @@ def make_embeddings(predictions, spread=1.0, seed=0):
 
 
 def keep_embeddings(run, data):
-    with (run.path / "embeddings.npz").open("wb") as file:
-        save_arrays(data, file)
+    save_embeddings(data, run.path / "embeddings.safetensors")
     return run
 
 
@@ -87,8 +93,8 @@ def make_run(folder, method, seed, predictions, epochs=12, settings=None):
             row["balanced_accuracy"] = 0.5 + 0.03 * epoch
         append_metrics(folder / "metrics.jsonl", row)
     write_json(folder / "environment.json", environment())
-    predictions.save(folder / "predictions.npz")
-    write_json(folder / "summary.json", {"method": method, "seed": seed, "seconds": 14.4 + seed, "metrics": {}})
+    predictions.save(folder / "predictions.safetensors")
+    write_summary(folder, {"method": method, "seed": seed, "seconds": 14.4 + seed, "metrics": {}})
     return load_run(folder)
 
 

@@ -25,7 +25,7 @@ def test_no_runs(tmp_path):
         ("metrics.jsonl", '{"train_loss": 1.0}\n'),
         ("metrics.jsonl", "[]\n"),
         ("recipe.toml", "= ="),
-        ("predictions.npz", "no archive"),
+        ("predictions.safetensors", "no archive"),
         ("environment.json", "{"),
     ],
 )

@@ -56,9 +56,9 @@ def test_a_killed_process_leaves_the_folder_free(holder, tmp_path):
 
 
 def test_nothing_is_left_where_nothing_was_made(tmp_path):
-    with lock_folder(tmp_path / "empty"):
+    with lock_folder(tmp_path / "runs" / "empty"):
         pass
-    assert not (tmp_path / "empty").exists()
+    assert not (tmp_path / "runs").exists()
     with pytest.raises(ValueError, match="input_shape must be channels"):
         train(
             with_settings(RECIPE, ["model.name=resnet32", "model.options={}"]),

@@ -9,6 +9,7 @@ from longtail.lab.cli.app import app
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.formats.arrays import load_arrays, save_arrays
 from longtail.lab.data.registry import load_data
+from longtail.lab.runs.folder import load_run, read_checkpoint, write_checkpoint, write_summary
 from longtail.lab.training.embedding import embed_run, limited
 from longtail.lab.training.loop import train
 from longtail.lab.training.recipe import (
@@ -51,7 +52,7 @@ def run_folder(tmp_path_factory):
 )
 def test_the_run_s_head_makes_its_logits_of_the_embeddings(settings, tmp_path):
     run = quick(with_settings(RECIPE, settings), tmp_path)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    saved, _ = read_checkpoint(tmp_path / "checkpoint.safetensors")
     weights = saved["model"] if saved["average"] is None else saved["average"]
     prefix = "head." if saved["average"] is None else "module.head."
     embeddings = embed_run(tmp_path, "cpu").test.inputs
@@ -128,7 +129,7 @@ def test_embeddings_are_of_data_with_one_label_a_sample(run_folder, tmp_path):
         quick(pairs, tmp_path / "pairs")
     assert not (tmp_path / "pairs").exists()
     folder = copied(run_folder, tmp_path)
-    (folder / "recipe.toml").write_text(to_toml(pairs))
+    sealed(folder, to_toml(pairs))
     with pytest.raises(ValueError, match="one label per sample"):
         embed_run(folder, "cpu")
 
@@ -156,23 +157,35 @@ def without_summary(folder):
 
 
 def without_checkpoint(folder):
-    (folder / "checkpoint.pt").unlink()
+    (folder / "checkpoint.safetensors").unlink()
 
 
 def with_damaged_checkpoint(folder):
-    (folder / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    (folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
 
 
 def with_empty_checkpoint(folder):
-    torch.save({"average": None}, folder / "checkpoint.pt")
+    write_checkpoint(folder / "checkpoint.safetensors", {"average": None}, {})
+
+
+def sealed(folder, recipe):
+    """The run with another recipe, as if it had been made with it."""
+    summary = load_run(folder).summary
+    (folder / "recipe.toml").write_text(recipe)
+    write_summary(folder, summary)
 
 
 def of_another_model(folder):
     recipe = folder / "recipe.toml"
-    recipe.write_text(to_toml(with_settings(load_recipe(recipe), ["model.options.hidden=[12, 8]"])))
+    sealed(folder, to_toml(with_settings(load_recipe(recipe), ["model.options.hidden=[12, 8]"])))
 
 
 def of_other_data(folder):
+    recipe = folder / "recipe.toml"
+    sealed(folder, recipe.read_text().replace("ratio = 10.0", "ratio = 20.0"))
+
+
+def with_another_recipe(folder):
     recipe = folder / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("ratio = 10.0", "ratio = 20.0"))
 
@@ -186,6 +199,7 @@ def of_other_data(folder):
         (with_empty_checkpoint, "another model"),
         (of_another_model, "another model"),
         (of_other_data, "the data have changed"),
+        (with_another_recipe, "recipe.toml does not fit its checksum"),
     ],
 )
 def test_what_is_wrong_with_a_run_is_one_line_and_writes_nothing(run_folder, tmp_path, spoil, message):

@@ -25,8 +25,8 @@ def start():
     """Starts a comparison, waits until two of its three runs train, and leaves nothing of it behind."""
     started = []
 
-    def start(folder, epochs=4000):
-        started.append(start_comparison(folder, epochs))
+    def start(folder, epochs=4000, *options):
+        started.append(start_comparison(folder, epochs, *options))
         return started[-1]
 
     yield start
@@ -36,9 +36,9 @@ def start():
         process.communicate()
 
 
-def start_comparison(folder, epochs):
+def start_comparison(folder, epochs, *options):
     command = [LONGTAIL, "compare", "digits", "--methods", "cross_entropy,logit_adjusted,focal", "--seeds", "1"]
-    command += ["--workers", "2", "--output", str(folder), "--set", f"train.epochs={epochs}"]
+    command += ["--workers", "2", "--output", str(folder), "--set", f"train.epochs={epochs}", *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -110,3 +110,64 @@ def test_a_killed_worker_fails_its_own_run_alone(start, tmp_path):
     runs = [load_run(path) for path in find_runs(tmp_path / "runs")]
     assert len(runs) == 2
     assert all(len(run.history) == 150 for run in runs)
+
+
+def test_a_worker_that_stalls_is_ended_and_said(start, tmp_path):
+    process = start(tmp_path / "runs", 100, "--timeout", "6")
+    os.kill(workers_of(process)[0], signal.SIGSTOP)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 2
+    assert b"it showed no sign of life for 6 seconds, and was ended" in errors
+    wait_until_gone(process.pid)
+    assert len(find_runs(tmp_path / "runs")) == 2
+
+
+def ways_to_die(process):
+    """Ten ways to end a comparison: whom, and by what."""
+    workers = workers_of(process)
+    return {
+        "interrupt the group": lambda: os.killpg(process.pid, signal.SIGINT),
+        "interrupt the parent": lambda: os.kill(process.pid, signal.SIGINT),
+        "interrupt twice": lambda: [os.killpg(process.pid, signal.SIGINT) for _ in range(2)],
+        "terminate the group": lambda: os.killpg(process.pid, signal.SIGTERM),
+        "terminate the parent": lambda: os.kill(process.pid, signal.SIGTERM),
+        "hang up": lambda: os.killpg(process.pid, signal.SIGHUP),
+        "quit": lambda: os.kill(process.pid, signal.SIGQUIT),
+        "kill the parent": lambda: os.kill(process.pid, signal.SIGKILL),
+        "kill a worker, then the parent": lambda: [os.kill(pid, signal.SIGKILL) for pid in (workers[0], process.pid)],
+        "stop the workers, kill the parent": lambda: [
+            *(os.kill(pid, signal.SIGSTOP) for pid in workers),
+            os.kill(process.pid, signal.SIGKILL),
+            *(os.kill(pid, signal.SIGCONT) for pid in workers),
+        ],
+    }
+
+
+@pytest.mark.skipif("not config.getoption('--fuzz-minutes')", reason="ten comparisons: with --fuzz-minutes alone")
+def test_ten_ways_to_end_a_comparison(start, tmp_path):
+    """No process is left, and the folders resume to what an uninterrupted comparison has."""
+    found = []
+    for number, way in enumerate(["none", *ways_to_die_names()]):
+        folder = tmp_path / str(number)
+        process = start(folder, 60)
+        if way != "none":
+            ways_to_die(process)[way]()
+        process.communicate(timeout=240)
+        wait_until_gone(process.pid)
+        assert not list(folder.rglob(".*.partial")), way
+        if way != "none":
+            again = start_comparison(folder, 60)
+            again.communicate(timeout=240)
+            assert again.returncode == 0, way
+        runs = {path.relative_to(folder): load_run(path) for path in find_runs(folder)}
+        logits = {path: run.predictions.logits.tobytes() for path, run in runs.items()}
+        assert all([row["epoch"] for row in run.history] == list(range(60)) for run in runs.values()), way
+        found.append(logits)
+        assert logits == found[0], way
+
+
+def ways_to_die_names():
+    class NoProcess:
+        pid = -1
+
+    return list(ways_to_die(NoProcess))

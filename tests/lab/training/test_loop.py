@@ -2,20 +2,24 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
 from longtail import METHODS
+from longtail.errors import DamagedFileError
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.runs.folder import find_runs, load_run
+from longtail.lab.data.digest import DataChanged
+from longtail.lab.report import read_runs
+from longtail.lab.runs.folder import find_runs, load_run, read_checkpoint
 from longtail.lab.training.comparison import Failure, plan_jobs, run_jobs
+from longtail.lab.training.embedding import embed_run
 from longtail.lab.training.loop import plan_epochs, train
 from longtail.lab.training.models import SmallResNet
 from longtail.lab.training.recipe import (
@@ -57,8 +61,8 @@ def test_a_run_leaves_everything_behind(tmp_path):
         "recipe.toml",
         "environment.json",
         "metrics.jsonl",
-        "checkpoint.pt",
-        "predictions.npz",
+        "checkpoint.safetensors",
+        "predictions.safetensors",
         "summary.json",
     }
     assert [row["epoch"] for row in run.history] == [0, 1, 2, 3]
@@ -80,9 +84,9 @@ def test_the_same_recipe_gives_the_same_numbers_and_another_seed_others(tmp_path
 
 def test_a_complete_run_is_not_trained_again(tmp_path):
     quick(RECIPE, tmp_path)
-    written = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
+    written = (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns
     quick(RECIPE, tmp_path)
-    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == written
+    assert (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,16 +156,16 @@ def interrupted_after(epochs, recipe, folder, monkeypatch):
     """Stop a run from inside, right after it wrote the checkpoint of an epoch."""
     from longtail.lab.training import loop as module
 
-    write = module.write_checkpoint
+    write = module.save_state
 
-    def write_and_stop(path, state):
-        write(path, state)
+    def write_and_stop(folder, state, *about):
+        write(folder, state, *about)
         if state.epoch == epochs:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(module, "write_checkpoint", write_and_stop)
+        patch.setattr(module, "save_state", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             quick(recipe, folder)
 
@@ -229,55 +233,149 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path / "a", monkeypatch)
     wider = with_settings(RECIPE, ["model.options.hidden=[32]"])
     interrupted_after(1, wider, tmp_path / "b", monkeypatch)
-    (tmp_path / "b" / "checkpoint.pt").replace(tmp_path / "a" / "checkpoint.pt")
+    (tmp_path / "b" / "checkpoint.safetensors").replace(tmp_path / "a" / "checkpoint.safetensors")
     with pytest.raises(ValueError, match="checkpoint of another model"):
         quick(RECIPE, tmp_path / "a")
 
 
+@pytest.mark.slow
+def test_no_flipped_bit_of_a_run_is_taken(tmp_path, monkeypatch):
+    interrupted_after(3, RECIPE, tmp_path / "run", monkeypatch)
+    draw = random.Random(0)
+    for name in ("checkpoint.safetensors", "metrics.jsonl"):
+        path = tmp_path / "run" / name
+        content = path.read_bytes()
+        for _ in range(30):
+            damaged = bytearray(content)
+            damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedFileError, match=rf"{name}.*--restart"):
+                quick(RECIPE, tmp_path / "run")
+        path.write_bytes(content)
+    quick(RECIPE, tmp_path / "run")
+
+
+def test_no_flipped_bit_of_a_complete_run_is_shown(tmp_path):
+    quick(RECIPE, tmp_path)
+    draw = random.Random(0)
+    for name in ("predictions.safetensors", "metrics.jsonl", "recipe.toml", "summary.json"):
+        path = tmp_path / name
+        content = path.read_bytes()
+        for _ in range(30):
+            damaged = bytearray(content)
+            place = draw.randrange(len(content))
+            damaged[place] ^= 1 << draw.randrange(8)
+            path.write_bytes(damaged)
+            if name == "summary.json" and json_equal(damaged, content):
+                continue  # spaces between values
+            with pytest.raises(ValueError, match=rf"{tmp_path}: this run can't be read: .*--restart"):
+                load_run(tmp_path)
+        path.write_bytes(content)
+    load_run(tmp_path)
+
+
+def json_equal(damaged, content):
+    try:
+        return json.loads(damaged) == json.loads(content)
+    except ValueError:
+        return False
+
+
+def arrays_recipe(path):
+    data = DataRecipe("arrays", options={"path": str(path)})
+    return Recipe("own", data, ModelRecipe("linear"), RECIPE.train)
+
+
+def write_arrays(path, seed):
+    draw = np.random.default_rng(seed)
+    labels = np.arange(40) % 4
+    features = draw.standard_normal((40, 5))
+    np.savez(path, train_images=features, train_labels=labels, test_images=features, test_labels=labels)
+
+
+def test_other_data_are_refused_where_a_run_resumes_and_where_it_is_complete(tmp_path, monkeypatch, one_line):
+    recipe, folder = arrays_recipe(tmp_path / "data.npz"), tmp_path / "run"
+    write_arrays(tmp_path / "data.npz", seed=0)
+    interrupted_after(2, recipe, folder, monkeypatch)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    write_arrays(tmp_path / "data.npz", seed=1)
+    with pytest.raises(DataChanged) as caught:
+        quick(recipe, folder)
+    assert one_line(caught).startswith(f"{folder}: the data have changed since this run was made")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    write_arrays(tmp_path / "data.npz", seed=0)
+    done = quick(recipe, folder)
+    write_arrays(tmp_path / "data.npz", seed=1)
+    with pytest.raises(DataChanged):
+        quick(recipe, folder)
+    with pytest.raises(DataChanged):
+        embed_run(folder, "cpu")
+    assert quick(recipe, folder, restart=True).metrics != done.metrics
+    (tmp_path / "data.npz").unlink()
+    assert quick(recipe, folder).metrics  # shown, for nothing else could be meant
+
+
+def test_one_report_has_one_kind_of_data(tmp_path):
+    recipe = arrays_recipe(tmp_path / "data.npz")
+    for seed in (0, 1):
+        write_arrays(tmp_path / "data.npz", seed)
+        quick(recipe, tmp_path / "runs" / str(seed))
+    with pytest.raises(DataChanged, match=r"runs/0 and .*runs/1 were made on different data"):
+        list(read_runs([tmp_path / "runs"]))
+    assert len(list(read_runs([tmp_path / "runs" / "0"]))) == 1
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    interrupted_after(1, RECIPE, tmp_path, monkeypatch)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    from longtail.lab.training import loop as module
+
+    write = module.save_state
+
+    def spoil(folder, state, *about):
+        with torch.no_grad():
+            state.model.head.bias[0] = float("nan")
+        write(folder, state, *about)
+
+    monkeypatch.setattr(module, "save_state", spoil)
+    with pytest.raises(ValueError, match=r"'model\.head\.bias' must be finite"):
+        quick(RECIPE, tmp_path)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
-    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match=r"can't be read.*--restart"):
         quick(RECIPE, tmp_path)
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
-    before = (tmp_path / "checkpoint.pt").read_bytes()
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
     monkeypatch.setattr(
         "longtail.losses.softmax._margin_losses", lambda logits, *_, **__: logits.sum() * float("nan")
     )
     with pytest.raises(FloatingPointError, match=r"nan at step 0 of epoch 1, learning rate"):
         quick(RECIPE, tmp_path)
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     interrupted_after(1, RECIPE, tmp_path, monkeypatch)
-    before = (tmp_path / "checkpoint.pt").read_bytes()
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
 
-    from longtail.lab.training import state as module
+    import safetensors.torch
 
-    class FullDisk:
-        def __init__(self, file):
-            self.file = file
+    def write_a_part(tensors, path, metadata):
+        path.write_bytes(before[:100])
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
 
-        def write(self, data):
-            self.file.write(bytes(data)[:100])
-            raise OSError(28, "No space left on device")
-
-    real = module.replacing
-
-    @contextmanager
-    def replacing(path):
-        with real(path) as file:
-            yield FullDisk(file) if path.name == "checkpoint.pt" else file
-
-    monkeypatch.setattr(module, "replacing", replacing)
+    monkeypatch.setattr(safetensors.torch, "save_file", write_a_part)
     with pytest.raises(OSError, match="No space left"):
         quick(RECIPE, tmp_path)
     monkeypatch.undo()
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     assert not list(tmp_path.glob(".*.partial"))
     quick(RECIPE, tmp_path)
 
@@ -308,7 +406,7 @@ def test_a_frozen_encoder_stays_as_it_was(tmp_path):
     quick(RECIPE, tmp_path / "plain")
     quick(recipe, tmp_path / "crt")
     plain, retrained = (
-        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("plain", "crt")
+        read_checkpoint(tmp_path / name / "checkpoint.safetensors")[0]["model"] for name in ("plain", "crt")
     )
     for name, value in plain.items():
         same = torch.equal(value, retrained[name])

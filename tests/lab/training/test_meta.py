@@ -59,15 +59,15 @@ def quick(recipe, folder):
 
 def stop_after(patch, epochs):
     """Interrupt training when the checkpoint of this many epochs is written."""
-    write = training.write_checkpoint
+    write = training.save_state
 
-    def write_and_stop(path, state):
-        write(path, state)
+    def write_and_stop(folder, state, *about):
+        write(folder, state, *about)
         if state.epoch == epochs:
             raise KeyboardInterrupt
 
     patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-    patch.setattr(training, "write_checkpoint", write_and_stop)
+    patch.setattr(training, "save_state", write_and_stop)
 
 
 def test_a_run_learns_rates_and_resumes_in_the_middle_of_it(tmp_path, monkeypatch):

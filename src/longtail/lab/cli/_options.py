@@ -14,6 +14,7 @@ __all__ = [
     "LabelColumn",
     "RecipeName",
     "Settings",
+    "Timeout",
     "TrustCode",
     "Workers",
 ]
@@ -29,5 +30,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LabelColumn = Annotated[str | None, typer.Option(help="The label column, or the array's name in an .npz.")]
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one that comes with the library.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting, such as train.epochs=5.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds after which a process that does not answer is ended.")]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Run a model or method that the recipe names as code.")]
 Workers = Annotated[int, typer.Option(min=0, help="Runs at a time; 0: as many as there are cores.")]

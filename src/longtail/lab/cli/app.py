@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import zipfile
 import zlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,10 @@ from longtail.lab.cli.train import train
 
 __all__ = ["CommandGroup", "app"]
 
-BUG = "this is a bug of longtail; please report it with the traceback below."
+BUG = "this is a bug of longtail; please report it with the traceback below, as CONTRIBUTING.md says."
+VAGUE_ERRORS = (TypeError, KeyError, ArithmeticError, RecursionError, EOFError, zipfile.BadZipFile, zlib.error)
+"""What says neither file nor setting: the arguments of the command are named beside it."""
+
 USER_ERRORS = (
     ValueError,
     TypeError,
@@ -53,6 +57,7 @@ class CommandGroup(PlainGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        arguments = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -62,7 +67,7 @@ class CommandGroup(PlainGroup):
             if is_signal or ctx.params["debug"]:
                 raise
             if _is_user_error(error):
-                typer.echo(f"longtail: {_describe(error)}", err=True)
+                typer.echo(f"longtail: {_locate(error, arguments)}{_describe(error)}", err=True)
                 raise typer.Exit(2) from None
             typer.echo(f"longtail: {_describe(error)}; {BUG}", err=True)
             raise
@@ -102,6 +107,13 @@ def _is_user_error(error: Exception) -> bool:
     return isinstance(error, USER_ERRORS) or (arrow is not None and isinstance(error, arrow.ArrowException))
 
 
+def _locate(error: Exception, arguments: Sequence[str]) -> str:
+    """Which command an error that names nothing is about; "" where the message says it."""
+    if not isinstance(error, VAGUE_ERRORS) or isinstance(error, FloatingPointError):
+        return ""
+    return printable(f"in {' '.join(['longtail', *arguments])[:200]}: ")
+
+
 def _describe(error: Exception) -> str:
     """An error in one line that is safe to print."""
     missing = name_missing_package(error) if isinstance(error, ModuleNotFoundError) else None
@@ -110,7 +122,7 @@ def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.filename}: {error.strerror}"
     elif isinstance(error, RecursionError):
-        message = "a file is nested too deeply to be read"
+        message = "a file or a setting is nested too deeply to be read"
     elif isinstance(error, KeyError) and error.args:  # its text is the quoted key
         message = str(error.args[0])
     else:

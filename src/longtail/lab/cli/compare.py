@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from longtail.lab.cli._console import make_table, print_screen, printable, say_written, track_results
-from longtail.lab.cli._options import RecipeName, Settings, TrustCode, Workers
+from longtail.lab.cli._options import RecipeName, Settings, Timeout, TrustCode, Workers
 
 if TYPE_CHECKING:
     from longtail.lab.runs.folder import Run
@@ -34,6 +34,7 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="Folder for the runs; default: runs/RECIPE.")] = None,
     settings: Settings = None,
     workers: Workers = 0,
+    timeout: Timeout = 3600.0,
     trust_code: TrustCode = False,
 ) -> None:
     """Compare methods on one recipe: same data, initial weights and batches. Resumes after an interruption."""
@@ -44,10 +45,11 @@ def compare(
     chosen = load_recipe(find_recipe(recipe), others)
     folder = output or Path("runs", chosen.name)
     names = default_methods(chosen) if methods is None else split_methods(methods)
-    compare_runs(plan_jobs(chosen, names, range(seeds), folder, options, trust_code), chosen.name, folder, workers)
+    jobs = plan_jobs(chosen, names, range(seeds), folder, options, trust_code)
+    compare_runs(jobs, chosen.name, folder, workers, timeout)
 
 
-def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int) -> None:
+def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, timeout: float = 3600.0) -> None:
     """Make the runs, print their table, write their page.
 
     Args:
@@ -55,11 +57,12 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int) -> 
         name: of the recipe, for the title.
         folder: where the runs and the page go.
         workers: runs at a time; 0: as many as there are cores.
+        timeout: seconds after which a run that shows no sign of life is ended.
     """
     from longtail.lab.report import write_report
     from longtail.lab.training.comparison import write_rows
 
-    runs, failed = finish_jobs(jobs, workers)
+    runs, failed = finish_jobs(jobs, workers, timeout)
     if runs:
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
@@ -70,11 +73,11 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int) -> 
         raise ValueError(failed)
 
 
-def finish_jobs(jobs: Sequence[Job], workers: int) -> tuple[list[Run], str]:
+def finish_jobs(jobs: Sequence[Job], workers: int, timeout: float = 3600.0) -> tuple[list[Run], str]:
     """The runs that came to their end, in order, and in words which did not."""
     from longtail.lab.training.comparison import Failure, default_workers, run_jobs
 
-    outcomes = track_results(run_jobs(jobs, workers or default_workers()), "Runs", len(jobs))
+    outcomes = track_results(run_jobs(jobs, workers or default_workers(), timeout=timeout), "Runs", len(jobs))
     order = [job.folder for job in jobs]
     runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
     runs.sort(key=lambda run: order.index(run.path))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longtail.lab.cli._console import print_screen, say_written
-from longtail.lab.cli._options import Accelerator, RecipeName, Settings, TrustCode
+from longtail.lab.cli._options import Accelerator, RecipeName, Settings, Timeout, TrustCode
 from longtail.lab.cli.compare import render_comparison
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def train(
     devices: Annotated[str, typer.Option(help="How many processes or GPUs, or auto.")] = "1",
     accelerator: Accelerator = "auto",
     restart: Annotated[bool, typer.Option("--restart", help="Forget what the run folder holds.")] = False,
+    timeout: Timeout = 1800.0,
     trust_code: TrustCode = False,
 ) -> None:
     """Train what a recipe describes; resume where an earlier call was interrupted."""
@@ -37,7 +38,13 @@ def train(
     folder = output or Path("runs", chosen.name, name_folder(chosen.method.name), f"seed-{chosen.train.seed}")
     number = int(devices) if devices.isdecimal() else devices
     run = train_recipe(
-        chosen, folder, accelerator=accelerator, devices=number, restart=restart, trust_code=trust_code
+        chosen,
+        folder,
+        accelerator=accelerator,
+        devices=number,
+        restart=restart,
+        trust_code=trust_code,
+        timeout=timeout,
     )
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
         print_screen(render_comparison([run]))

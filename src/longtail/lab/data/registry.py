@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from longtail import datasets
+from longtail._core.bounds import Bounds
 from longtail._core.suggestions import check_options, look_up
 from longtail.lab.data.dataset import Dataset, long_tailed
 from longtail.lab.data.formats import arrays, image_annotations, image_files, sparse_text, text
@@ -33,11 +34,11 @@ class DataRecipe:
     """A name in ``registry.SOURCES``."""
     profile: str = "none"
     """How to make it long-tailed: a name in ``registry.PROFILES``; "none" takes it as it is."""
-    ratio: float = 100.0
+    ratio: Annotated[float, Bounds(1)] = 100.0
     """Largest over smallest class count, for a profile."""
     shuffle_classes: bool = False
     """Whether a class's place in the profile is drawn at random; else class 0 is the most frequent."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
     """Which samples a profile keeps, the same in all runs; a source that splits has a seed in its options."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,7 +83,13 @@ def load_data(recipe: DataRecipe) -> Dataset:
     """The data set that a recipe names, made long-tailed as it says."""
     source = look_up(SOURCES, recipe.source, "data.source")
     check_options(source, recipe.options, "data.options")
-    data: Dataset = source(**recipe.options)
+    try:
+        data: Dataset = source(**recipe.options)
+    except (RuntimeError, TypeError, ArithmeticError, LookupError) as error:  # they don't say of what they speak
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"data.source {recipe.source!r} can't be loaded with data.options {dict(recipe.options)}: {reason}"
+        ) from error
     if recipe.profile == "none":
         return data
     profile = look_up(PROFILES, recipe.profile, "data.profile")

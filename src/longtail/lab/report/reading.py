@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from longtail.lab.data.digest import DataChanged
 from longtail.lab.runs.folder import Run, find_runs, load_run
 
 __all__ = ["read_runs"]
@@ -26,7 +27,21 @@ def read_runs(folders: Iterable[Path]) -> Iterator[Run]:
                 f"{folder}: there is no complete run at or below it; train one first, or resume it."
             )
         paths |= {path.resolve(): path for path in found}
-    return (_read(path) for path in paths.values())
+    return _read_all(paths.values())
+
+
+def _read_all(paths: Iterable[Path]) -> Iterator[Run]:
+    """The runs; two that name the same data were made on the same."""
+    seen: dict[str, Run] = {}
+    for path in paths:
+        run = _read(path)
+        first = seen.setdefault(repr(run.recipe.get("data")), run)
+        if first.summary.get("data") != run.summary.get("data"):
+            raise DataChanged(
+                f"{first.path} and {path} were made on different data, which their recipes call the same; "
+                "train one of them again with --restart, or report them apart."
+            )
+        yield run
 
 
 def _read(path: Path) -> Run:

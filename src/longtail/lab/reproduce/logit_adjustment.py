@@ -28,7 +28,7 @@ from longtail.lab.reproduce.study import (
     find_errors,
 )
 from longtail.lab.reproduce.trials import run_study
-from longtail.lab.runs.folder import Run, read_checkpoint
+from longtail.lab.runs.folder import CHECKPOINT, Run, read_checkpoint
 from longtail.lab.training.evaluation import score_metrics
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits
 from longtail.posthoc import adjust_logits, normalize_weights
@@ -85,7 +85,7 @@ Rescore = Callable[[float], Tensor]
 
 def read_head(run: Run) -> tuple[Tensor, Tensor | None]:
     """[C, D] class vectors and [C] bias, if there is one, of the trained head."""
-    saved = read_checkpoint(run.path / "checkpoint.pt")
+    saved, _ = read_checkpoint(run.path / CHECKPOINT)
     weights = saved["model"] if saved.get("average") is None else saved["average"]
     found = {name.rpartition("head.")[2]: value for name, value in weights.items() if "head." in name}
     return found["weight"].float(), found["bias"].float() if "bias" in found else None

@@ -3,18 +3,21 @@
 recipe.toml        the resolved recipe
 environment.json   versions and hardware
 metrics.jsonl      one line per epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
-checkpoint.pt      the last complete epoch, to resume from
-predictions.npz    logits and labels of the test set, training counts, norms of the class vectors
-embeddings.npz     embeddings and labels of training and test samples, if the recipe asks for them
+checkpoint.safetensors    the last complete epoch, to resume from
+predictions.safetensors   logits and labels of the test set, training counts, norms of the class vectors
+embeddings.safetensors    embeddings and labels of training and test samples, if the recipe asks for them
 summary.json       final metrics; it is written last, so a folder that has it is complete
+
+All of them are checked when they are read: tensors by a digest in their file, the recipe, the metrics and the summary
+by digests in the summary.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +27,43 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from longtail._core.files import replacing
-from longtail.lab.data.dataset import Dataset
-from longtail.lab.data.formats.arrays import load_arrays
+from longtail._core.files import replacing, sync_file
+from longtail._core.tensors_file import (
+    load_tensors,
+    pack_state,
+    pack_text,
+    save_tensors,
+    unpack_state,
+    unpack_text,
+)
+from longtail.errors import DamagedFileError
+from longtail.lab.data.dataset import Dataset, Split
 from longtail.prior import ClassPrior
 
 __all__ = [
+    "CHECKPOINT",
+    "EMBEDDINGS",
+    "PREDICTIONS",
     "Predictions",
     "Run",
     "append_metrics",
+    "check_metrics",
     "drop_metrics_from",
     "environment",
     "find_runs",
     "label_runs",
     "load_run",
     "read_checkpoint",
+    "save_embeddings",
+    "seal_metrics",
+    "write_checkpoint",
     "write_json",
+    "write_summary",
 ]
+
+CHECKPOINT, PREDICTIONS, EMBEDDINGS = (f"{name}.safetensors" for name in ("checkpoint", "predictions", "embeddings"))
+SEALED_TEXTS = "recipe.toml", "metrics.jsonl"
+"""Files of text whose digests are in the summary."""
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -76,35 +99,33 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write to ``path`` whole or not at all. Scores equal to the logits are not stored twice."""
-        arrays: dict[str, Any] = {
-            "logits": self.logits,
-            "labels": self.labels,
-            "train_counts": self.train_counts,
-            "class_names": np.array(self.class_names, dtype=np.str_),
+        tensors = {
+            "logits": torch.from_numpy(self.logits),
+            "labels": torch.from_numpy(self.labels),
+            "train_counts": torch.from_numpy(self.train_counts),
+            "class_names": pack_text(self.class_names),
         }
         if self.weight_norms is not None:
-            arrays["weight_norms"] = self.weight_norms
-        if self.num_train is not None:
-            arrays["num_train"] = self.num_train
+            tensors["weight_norms"] = torch.from_numpy(self.weight_norms)
         if self.scores is not self.logits and not np.array_equal(self.scores, self.logits):
-            arrays["scores"] = self.scores
-        with replacing(path) as file:
-            np.savez_compressed(file, **arrays)
+            tensors["scores"] = torch.from_numpy(self.scores)
+        save_tensors(path, tensors, "predictions", {"num_train": self.num_train})
 
     @staticmethod
     def load(path: Path) -> Predictions:
         """Read what :meth:`save` wrote."""
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            logits = arrays["logits"]
-            return Predictions(
-                logits=logits,
-                scores=arrays.get("scores", logits),
-                labels=arrays["labels"],
-                train_counts=arrays["train_counts"],
-                class_names=tuple(arrays["class_names"].tolist()),
-                weight_norms=arrays.get("weight_norms"),
-                num_train=int(arrays["num_train"]) if "num_train" in arrays else None,
-            )
+        tensors, metadata = load_tensors(path, "predictions")
+        names = unpack_text(tensors.pop("class_names"))
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return Predictions(
+            logits=arrays["logits"],
+            scores=arrays.get("scores", arrays["logits"]),
+            labels=arrays["labels"],
+            train_counts=arrays["train_counts"],
+            class_names=names,
+            weight_norms=arrays.get("weight_norms"),
+            num_train=metadata["num_train"],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +152,12 @@ class Run:
 
     def load_embeddings(self) -> Dataset | None:
         """The embeddings that the run kept, in place of its inputs; None if its recipe did not ask for them."""
-        path = self.path / "embeddings.npz"
-        return load_arrays(path.absolute()) if path.is_file() else None
+        path = self.path / EMBEDDINGS
+        if not path.is_file():
+            return None
+        tensors, metadata = load_tensors(path, "embeddings")
+        train, test = (Split(tensors[f"{part}_inputs"], tensors[f"{part}_labels"]) for part in ("train", "test"))
+        return Dataset(metadata["name"], train, test, unpack_text(tensors["class_names"]))
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -147,15 +172,21 @@ def load_run(path: Path) -> Run:
     import tomllib
 
     try:
-        lines = (path / "metrics.jsonl").read_text().splitlines()
+        summary = json.loads((path / "summary.json").read_bytes())
+        if summary.pop("digest") != _digest_json(summary):
+            raise DamagedFileError("summary.json does not fit its checksum")
+        texts = {name: (path / name).read_bytes() for name in SEALED_TEXTS}
+        for name, content in texts.items():
+            if summary["digests"][name] != hashlib.sha256(content).hexdigest():
+                raise DamagedFileError(f"{name} does not fit its checksum in summary.json")
         return Run(
             path=path,
-            recipe=tomllib.loads((path / "recipe.toml").read_text(encoding="utf-8")),
-            summary=json.loads((path / "summary.json").read_text()),
-            history=[json.loads(line) for line in lines],
-            predictions=Predictions.load(path / "predictions.npz"),
+            recipe=tomllib.loads(texts["recipe.toml"].decode()),
+            summary=summary,
+            history=[json.loads(line) for line in texts["metrics.jsonl"].splitlines()],
+            predictions=Predictions.load(path / PREDICTIONS),
         )
-    except (ValueError, TypeError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: this run can't be read: {reason}; train it again with --restart.") from error
 
@@ -176,14 +207,41 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
     return labels
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What training saved after its last complete epoch; nothing but tensors and plain values is read."""
+def write_checkpoint(path: Path, state: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Write tensors and plain values, nested as a ``state_dict`` is, whole or not at all."""
+    tensors, tree = pack_state(state)
+    # A loss may keep NaN where something is undefined, such as the ratio of a class without positives.
+    save_tensors(path, tensors, "checkpoint", {**metadata, "state": tree}, ("loss.", "learner.", "regularizer."))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What training saved after its last complete epoch, and the metadata."""
     try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises many kinds for a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} can't be read ({reason}); train again with --restart.") from None
-    return saved
+        tensors, metadata = load_tensors(path, "checkpoint")
+        return unpack_state(tensors, metadata.pop("state")), metadata
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise DamagedFileError(f"{path} can't be read: {reason}; train again with --restart.") from error
+
+
+def save_embeddings(data: Dataset, path: Path) -> None:
+    """Write embeddings, in place of the inputs of a data set, and labels."""
+    tensors = {"class_names": pack_text(data.class_names)}
+    for part, split in (("train", data.train), ("test", data.test)):
+        assert isinstance(split.inputs, torch.Tensor)
+        tensors |= {f"{part}_inputs": split.inputs, f"{part}_labels": split.labels}
+    save_tensors(path, tensors, "embeddings", {"name": data.name})
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary with digests of itself and of the files of text, by which the run is complete."""
+    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in SEALED_TEXTS}
+    sealed = {**summary, "digests": digests}
+    write_json(folder / "summary.json", {**sealed, "digest": _digest_json(sealed)})
+
+
+def _digest_json(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -203,15 +261,28 @@ def append_metrics(path: Path, row: Mapping[str, Any]) -> None:
         file.write(json.dumps(row, allow_nan=False) + "\n")
 
 
+def seal_metrics(path: Path) -> str:
+    """The digest of ``metrics.jsonl``, of which every line is on the disk."""
+    sync_file(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_metrics(path: Path, epoch: int, digest: object) -> None:
+    """Raise unless the lines before an epoch have the digest that ``seal_metrics`` gave for them."""
+    if hashlib.sha256(_lines_before(path, epoch)).hexdigest() != digest:
+        raise DamagedFileError(f"{path} does not fit the checkpoint beside it; train again with --restart.")
+
+
 def drop_metrics_from(path: Path, epoch: int) -> None:
     """Drop the lines of epochs that a resumed run does again, and what a kill left of a line."""
-    if not path.exists():
-        return
-    lines = path.read_text().splitlines(keepends=True)
-    complete = (line for line in lines if line.endswith("\n"))
-    kept = [line for line in complete if json.loads(line)["epoch"] < epoch]
-    with replacing(path) as file:
-        file.write("".join(kept).encode())
+    if path.exists():
+        kept = _lines_before(path, epoch)
+        with replacing(path) as file:
+            file.write(kept)
+
+
+def _lines_before(path: Path, epoch: int) -> bytes:
+    return b"".join(path.read_bytes().splitlines(keepends=True)[:epoch]) if path.exists() else b""
 
 
 def environment() -> dict[str, Any]:

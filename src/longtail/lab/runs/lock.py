@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-__all__ = ["FolderInUse", "lock_folder"]
+__all__ = ["FolderInUse", "last_sign_of_life", "lock_folder", "show_life"]
 
 LOCK, OWNER = ".lock", ".lock.owner"
 
@@ -23,8 +23,9 @@ class FolderInUse(OSError):
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a run folder, which is made if it is not there, or raise ``FolderInUse`` at once.
 
-    A folder in which nothing was left is removed again.
+    A folder in which nothing was left is removed again, with those above it that were made for it.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
     try:
@@ -44,7 +45,22 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.release()
         if is_empty:
             with suppress(OSError):  # someone else has put something in it
-                folder.rmdir()
+                for path in made or [folder]:
+                    path.rmdir()
+
+
+def show_life(folder: Path) -> None:
+    """Leave a sign that the training in this folder moves; whoever waits for it looks at the time of it."""
+    with suppress(OSError):
+        os.utime(folder / OWNER)
+
+
+def last_sign_of_life(folder: Path) -> float:
+    """When the training in this folder last moved, in seconds since 1970; 0 where none has begun."""
+    try:
+        return (folder / OWNER).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read_owner(folder: Path) -> str:

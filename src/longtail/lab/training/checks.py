@@ -42,6 +42,7 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
         raise ValueError(f"name must be letters, digits and . _ + -, for it names a folder. Got {recipe.name!r}.")
     source = look_up(SOURCES, recipe.data.source, "data.source")
     check_options(source, recipe.data.options, "data.options")
+    check_bounds(recipe.data, "data")
     if recipe.data.profile != "none":
         look_up(PROFILES, recipe.data.profile, "data.profile")
     _check_train(recipe.train)

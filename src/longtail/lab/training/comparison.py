@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from typing import Any
 import torch
 
 from longtail._core.files import replacing
-from longtail.lab.runs.folder import Run, find_runs, label_runs, load_run
+from longtail.lab.runs.folder import CHECKPOINT, Run, find_runs, label_runs, load_run
+from longtail.lab.runs.lock import last_sign_of_life, lock_folder
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.recipe import Recipe, differences, parse_method, parse_recipe, to_toml
 from longtail.methods.custom import is_reference
@@ -42,6 +44,9 @@ __all__ = [
 
 WATCH_SECONDS = 1.0
 """Between two looks at the runs that are going on."""
+
+STALL_SECONDS = 3600.0
+"""How long a run may show no sign of life, of which there is one every few steps of training."""
 
 
 @dataclass(frozen=True)
@@ -152,19 +157,25 @@ def default_workers() -> int:
 
 
 def run_jobs(
-    jobs: Sequence[Job], workers: int, watch: Callable[[Sequence[Job]], None] = lambda running: None
+    jobs: Sequence[Job],
+    workers: int,
+    watch: Callable[[Sequence[Job]], None] = lambda running: None,
+    timeout: float = STALL_SECONDS,
 ) -> Iterator[Run | Failure]:
     """Make the runs, ``workers`` at a time, and yield each as it is done. What is complete already is only read.
 
     An interrupt ends the workers at once: what they had saved is where the next call resumes. A worker that is killed
-    fails its own run alone. ``watch`` is told every second which jobs are running.
+    fails its own run alone, and so does one that shows no sign of life for ``timeout`` seconds, which is ended.
+    ``watch`` is told every second which jobs are running.
     """
     threads = max(1, torch.get_num_threads() // workers)
     idle = [_start_worker(threads) for _ in range(min(workers, max(1, len(jobs))))]
     waiting = list(jobs)
     running: dict[Future[None], tuple[Job, ProcessPoolExecutor]] = {}
+    started: dict[Path, float] = {}
     unfinished = {job.folder for job in jobs}
     failed: set[Path | None] = set()
+    stalled: set[Path] = set()
     try:
         while waiting or running:
             for job in [job for job in waiting if job.needs is None or job.needs not in unfinished]:
@@ -176,12 +187,19 @@ def run_jobs(
                     worker = idle.pop()
                     arguments = to_toml(job.recipe), job.folder, job.needs, job.trust_code
                     running[worker.submit(_run, *arguments)] = job, worker
+                    started[job.folder] = time.time()
             watch([job for job, _ in running.values()])
             done, _ = wait(running, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
+            for job, worker in running.values():
+                if time.time() - max(started[job.folder], last_sign_of_life(job.folder)) > timeout:
+                    stalled.add(job.folder)
+                    _kill_worker(worker)
             for future in done:
                 job, worker = running.pop(future)
                 unfinished.discard(job.folder)
                 outcome = _read_outcome(future, job)
+                if job.folder in stalled and isinstance(outcome, Failure):
+                    outcome = Failure(job, f"it showed no sign of life for {timeout:g} seconds, and was ended.")
                 if isinstance(future.exception(), BrokenExecutor):
                     worker.shutdown(wait=False)
                     worker = _start_worker(threads)
@@ -195,6 +213,12 @@ def run_jobs(
         if running:  # an interrupt, or a caller that wants no more
             for process in multiprocessing.active_children():
                 process.kill()
+
+
+def _kill_worker(worker: ProcessPoolExecutor) -> None:
+    """End its process, which may be stopped and hear nothing less."""
+    for process in (worker._processes or {}).values():
+        process.kill()
 
 
 def _start_worker(threads: int) -> ProcessPoolExecutor:
@@ -246,8 +270,9 @@ def _run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) ->
     from longtail.lab.training.loop import train
 
     recipe = parse_recipe(tomllib.loads(recipe_text))
-    if base is not None and not (folder / "checkpoint.pt").is_file():
-        _take_over(base, folder, recipe)
+    if base is not None and not (folder / CHECKPOINT).is_file():
+        with lock_folder(folder):
+            _take_over(base, folder, recipe)
     train(recipe, folder, show_progress=False, trust_code=trust_code)
 
 
@@ -259,8 +284,6 @@ def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
     changed = differences(trained, recipe.with_method("cross_entropy", {}))
     if changed:
         raise ValueError(f"{base} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("metrics.jsonl", "checkpoint.pt"):
-        partial = folder / f"{name}.partial"
-        shutil.copyfile(base / name, partial)
-        partial.replace(folder / name)
+    for name in ("metrics.jsonl", CHECKPOINT):
+        with (base / name).open("rb") as original, replacing(folder / name) as copy:
+            shutil.copyfileobj(original, copy)

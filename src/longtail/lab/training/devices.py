@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-__all__ = ["limit_threads", "open_fabric"]
+__all__ = ["TIMEOUT_SECONDS", "end_lost_processes", "limit_threads", "open_fabric"]
 
 SMALL_STEP = 3e8
 """Floating-point operations of a forward pass on a batch, below which one thread is as fast as all of them."""
+
+TIMEOUT_SECONDS = 1800.0
+"""How long processes wait for each other before they take one for lost."""
+
+LOST = re.compile(r"timed? ?out|connection (closed|reset)|broken pipe|socket", re.IGNORECASE)
+"""What the backends say of a process that does not answer any more."""
 
 LAUNCHERS = (
     ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -24,7 +33,9 @@ LAUNCHERS = (
 """Variables of torchrun, SLURM and Open MPI: all processes, and those on this node."""
 
 
-def open_fabric(accelerator: str, devices: int | str = 1, precision: Any = None) -> Fabric:
+def open_fabric(
+    accelerator: str, devices: int | str = 1, precision: Any = None, timeout: float = TIMEOUT_SECONDS
+) -> Fabric:
     """Fabric with these settings; what the machine doesn't have is a ValueError.
 
     Launched by ``torchrun``, ``srun`` or ``mpirun``, it is the launcher that says how many processes there are.
@@ -34,11 +45,29 @@ def open_fabric(accelerator: str, devices: int | str = 1, precision: Any = None)
     """
     launched = _read_launcher(os.environ)
     settings: dict[str, Any] = {"devices": devices} if launched is None else launched
+    if settings.get("strategy") == "ddp" or (isinstance(devices, int) and devices > 1):
+        settings["strategy"] = DDPStrategy(timeout=timedelta(seconds=timeout))
     try:
         return Fabric(accelerator=accelerator, precision=precision, **settings)
     except (ImportError, MisconfigurationException, RuntimeError) as error:
         raise ValueError(
             f"accelerator {accelerator!r} with devices {devices!r} can't be had here; there is {_available()}."
+        ) from error
+
+
+@contextmanager
+def end_lost_processes(fabric: Fabric, timeout: float) -> Iterator[None]:
+    """Where another process is killed or stalls: one line that says so, and an end of those that this one started."""
+    try:
+        yield
+    except RuntimeError as error:
+        if fabric.world_size == 1 or not LOST.search(str(error)):
+            raise
+        for process in getattr(fabric.strategy.launcher, "procs", ()):
+            process.kill()  # one that is stopped hears nothing less
+        raise TimeoutError(
+            f"another process of this training has ended, or has not answered for {timeout:g} seconds; "
+            "what was saved is kept: the same command resumes it."
         ) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from copy import deepcopy
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.digest import check_same_data, digest_data
 from longtail.lab.data.registry import load_data
-from longtail.lab.runs.folder import load_run, read_checkpoint
+from longtail.lab.runs.folder import CHECKPOINT, load_run, read_checkpoint
 from longtail.lab.training.batches import Preparation, prepare_for
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.devices import open_fabric
@@ -35,16 +35,13 @@ def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False)
         The run's data set with float32 [N, D] in place of its inputs, in the same order and without augmentation.
     """
     run = load_run(folder)
-    recipe = parse_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
+    recipe = parse_recipe(run.recipe)
     check_recipe(recipe, trust_code)
     data = load_data(recipe.data)
     if data.train.labels.ndim != 1:
         raise ValueError(f"{folder}: embeddings are kept with one label per sample, and these data are multi-label.")
-    expected = run.predictions
-    has_same_counts = torch.equal(data.prior.counts, torch.from_numpy(expected.train_counts))
-    if not has_same_counts or not torch.equal(data.test.labels.to_dense(), torch.from_numpy(expected.labels)):
-        raise ValueError(f"{folder}: the data have changed since this run; train it again.")
-    encoder = _trained_encoder(folder / "checkpoint.pt", recipe, data)
+    check_same_data(digest_data(data), run.summary.get("data"), folder)
+    encoder = _trained_encoder(folder / CHECKPOINT, recipe, data)
     fabric = open_fabric(accelerator)
     prepare = prepare_for(data, recipe.train.channels_last)
     return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
@@ -80,15 +77,15 @@ def _round_robin(labels: Tensor, most: int) -> Tensor:
 
 def _trained_encoder(checkpoint: Path, recipe: Recipe, data: Dataset) -> nn.Module:
     """The encoder with its last weights, or with their moving average if the run has one."""
-    saved = read_checkpoint(checkpoint)
+    saved, _ = read_checkpoint(checkpoint)
     options = dict(recipe.model.options)
     encoder = build_model(recipe.model.name, data.num_classes, data.input_shape, **options).encoder
-    has_average = saved.get("average") is not None
-    prefix = "module.encoder." if has_average else "encoder."
     try:
+        has_average = saved["average"] is not None
+        prefix = "module.encoder." if has_average else "encoder."
         weights = saved["average" if has_average else "model"]
         encoder.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
-    except (KeyError, AttributeError, RuntimeError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); train it again.") from None
     return encoder

@@ -22,13 +22,25 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from longtail._core.checks import check_positive
 from longtail._core.files import replacing
 from longtail._core.random import epoch_seed, mix_seed
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.data.formats.arrays import save_arrays
+from longtail.lab.data.digest import check_same_data, digest_data
 from longtail.lab.data.registry import load_data
-from longtail.lab.runs.folder import Run, append_metrics, environment, load_run, write_json
-from longtail.lab.runs.lock import FolderInUse, lock_folder
+from longtail.lab.runs.folder import (
+    CHECKPOINT,
+    EMBEDDINGS,
+    PREDICTIONS,
+    Run,
+    append_metrics,
+    environment,
+    load_run,
+    save_embeddings,
+    write_json,
+    write_summary,
+)
+from longtail.lab.runs.lock import FolderInUse, lock_folder, show_life
 from longtail.lab.training.augment import growing_size
 from longtail.lab.training.batches import (
     Batch,
@@ -39,7 +51,7 @@ from longtail.lab.training.batches import (
     train_batches,
 )
 from longtail.lab.training.checks import check_data, check_recipe
-from longtail.lab.training.devices import limit_threads, open_fabric
+from longtail.lab.training.devices import TIMEOUT_SECONDS, end_lost_processes, limit_threads, open_fabric
 from longtail.lab.training.embedding import embed_data, limited
 from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import outputs_of_split, predictions_of, score_metrics, test_batch_size
@@ -47,7 +59,7 @@ from longtail.lab.training.models import keep_embeddings
 from longtail.lab.training.optimizers import learning_rate
 from longtail.lab.training.progress import TrainingProgress
 from longtail.lab.training.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
-from longtail.lab.training.state import State, begin_stage, start_state, write_checkpoint
+from longtail.lab.training.state import State, begin_stage, save_state, start_state
 from longtail.methods import Phase, Plan, get_method, takes_embeddings
 from longtail.sampling import recording, sgd_step_size
 
@@ -68,6 +80,7 @@ def train(
     devices: int | str = 1,
     restart: bool = False,
     trust_code: bool = False,
+    timeout: float = TIMEOUT_SECONDS,
     show_progress: bool = True,
 ) -> Run:
     """Train what a recipe describes, or resume where an earlier call stopped, and leave a run folder.
@@ -80,13 +93,15 @@ def train(
         devices: how many processes and devices; ``torchrun`` overrides it.
         restart: forget what the folder holds.
         trust_code: whether a model or method that the recipe names as ``module:function`` may be run.
+        timeout: seconds after which processes take one that does not answer for lost, and end.
         show_progress: draw a progress bar.
 
     Returns:
         The complete run.
     """
     check_recipe(recipe, trust_code)
-    fabric = open_fabric(accelerator, devices, recipe.train.precision)
+    check_positive(timeout, "timeout")
+    fabric = open_fabric(accelerator, devices, recipe.train.precision, timeout)
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
@@ -95,17 +110,24 @@ def train(
             f"train.batch_size must be a multiple of {fabric.world_size} processes. Got {recipe.train.batch_size}."
         )
     _check_folder(recipe, folder, restart)
-    if (folder / "summary.json").is_file() and not restart:
-        return load_run(folder)
-    data = load_data(recipe.data)
+    is_complete = (folder / "summary.json").is_file() and not restart
+    try:
+        data = load_data(recipe.data)
+    except FileNotFoundError:
+        if is_complete:  # data that are gone can't be taken for others
+            return load_run(folder)
+        raise
+    digest = digest_data(data)
+    if is_complete:
+        return _load_same_run(folder, digest)
     plan = get_method(recipe.method.name).plan(data.prior, **recipe.method.options)
     check_data(recipe, data, plan)
     epochs = plan_epochs(plan.phases, recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)
-    with _hold_folder(fabric, folder):
+    with end_lost_processes(fabric, timeout), _hold_folder(fabric, folder):
         if (folder / "summary.json").is_file() and not restart:  # another process has made it since
-            return load_run(folder)
-        state = start_state(fabric, recipe, data, plan, epochs, folder, restart)
+            return _load_same_run(folder, digest)
+        state = start_state(fabric, recipe, data, plan, epochs, folder, restart, digest)
         operations = _try_inputs(fabric, recipe, state.wrapped, data, prepare) * recipe.train.batch_size
         if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
             _claim_folder(recipe, folder, restart)
@@ -115,13 +137,13 @@ def train(
             while state.epoch < len(epochs):
                 planned = epochs[state.epoch]
                 begin_stage(fabric, recipe, data.train.labels, planned, state)
-                row = _train_one_epoch(fabric, recipe, data, planned, prepare, state, progress)
+                row = _train_one_epoch(fabric, recipe, data, planned, prepare, state, folder, progress)
                 if _is_measured(recipe, state.epoch, len(epochs)):
                     logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
                     row |= score_metrics(logits, data.test.labels, data.prior)
                 state.epoch += 1
-                _save_progress(fabric, folder, state, row, is_last=state.epoch == len(epochs))
-        _finish(fabric, recipe, data, plan, prepare, state, folder)
+                _save_progress(fabric, recipe, folder, state, row, digest, is_last=state.epoch == len(epochs))
+        _finish(fabric, recipe, data, plan, prepare, state, folder, digest)
         fabric.barrier()
     return load_run(folder)
 
@@ -140,6 +162,13 @@ def _hold_folder(fabric: Fabric, folder: Path) -> Iterator[None]:
         if problem:
             raise FolderInUse(problem)
         yield
+
+
+def _load_same_run(folder: Path, digest: str) -> Run:
+    """The complete run, if it was made on data of this digest."""
+    run = load_run(folder)
+    check_same_data(digest, run.summary.get("data"), folder)
+    return run
 
 
 def _leave_process_group() -> None:
@@ -165,7 +194,7 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Make the folder this recipe's."""
     folder.mkdir(parents=True, exist_ok=True)
     if restart:
-        for name in ("summary.json", "checkpoint.pt", "metrics.jsonl", "predictions.npz", "embeddings.npz"):
+        for name in ("summary.json", CHECKPOINT, "metrics.jsonl", PREDICTIONS, EMBEDDINGS):
             (folder / name).unlink(missing_ok=True)
     with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
@@ -194,6 +223,7 @@ def _train_one_epoch(
     planned: PlannedEpoch,
     prepare: Preparation,
     state: State,
+    folder: Path,
     progress: TrainingProgress,
 ) -> dict[str, Any]:
     """All batches of one epoch; returns its line for metrics.jsonl."""
@@ -226,6 +256,7 @@ def _train_one_epoch(
             losses.append(loss)
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
+            show_life(folder)
             progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
     seconds = time.monotonic() - start
     state.seconds += seconds
@@ -346,19 +377,28 @@ def _is_measured(recipe: Recipe, epoch: int, num_epochs: int) -> bool:
     return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == num_epochs)
 
 
-def _save_progress(fabric: Fabric, folder: Path, state: State, row: dict[str, Any], is_last: bool) -> None:
+def _save_progress(
+    fabric: Fabric, recipe: Recipe, folder: Path, state: State, row: dict[str, Any], digest: str, is_last: bool
+) -> None:
     """Write the epoch's line, and a checkpoint if the last one is old enough."""
     is_due = is_last or time.monotonic() - state.saved_at > CHECKPOINT_SECONDS
     if fabric.is_global_zero:
         append_metrics(folder / "metrics.jsonl", row)
         if is_due:
-            write_checkpoint(folder / "checkpoint.pt", state)
+            save_state(folder, state, recipe, digest)
     if is_due:
         state.saved_at = time.monotonic()
 
 
 def _finish(
-    fabric: Fabric, recipe: Recipe, data: Dataset, plan: Plan, prepare: Preparation, state: State, folder: Path
+    fabric: Fabric,
+    recipe: Recipe,
+    data: Dataset,
+    plan: Plan,
+    prepare: Preparation,
+    state: State,
+    folder: Path,
+    digest: str,
 ) -> None:
     """Measure on the test set, and write predictions and summary."""
     model = state.best_model
@@ -371,22 +411,22 @@ def _finish(
         embeddings = embed_data(fabric, model.encoder, kept, prepare, test_batch_size(recipe))
     if not fabric.is_global_zero:
         return
-    if embeddings is not None:
-        with replacing(folder / "embeddings.npz") as file:
-            save_arrays(embeddings, file)
     predictions = predictions_of(logits, model, data, plan)
-    predictions.save(folder / "predictions.npz")
     metrics = score_metrics(torch.from_numpy(predictions.scores), data.test.labels, data.prior)
     if not all(map(math.isfinite, metrics.values())):
         raise FloatingPointError("the model's test logits are not finite; lower train.learning_rate.")
-    write_json(
-        folder / "summary.json",
+    if embeddings is not None:
+        save_embeddings(embeddings, folder / EMBEDDINGS)
+    predictions.save(folder / PREDICTIONS)
+    write_summary(
+        folder,
         {
             "method": recipe.method.name,
             "options": dict(recipe.method.options),
             "seed": recipe.train.seed,
             "seconds": round(state.seconds, 3),
             "processes": fabric.world_size,
+            "data": digest,
             "metrics": metrics,
         },
     )

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._core.suggestions import suggest
+from longtail._core.suggestions import check_option_types, suggest
 from longtail.heads import CosineLinear, linear_form
 from longtail.lab.data.sparse_rows import SparseRows
 
@@ -313,6 +313,7 @@ def build_model(
     >>> model.head
     Linear(in_features=16, out_features=3, bias=True)
     """
+    check_option_types(build_model, {"head": head, "head_options": head_options}, "model.options")
     encoder = _encoder(name, input_shape, options)
     if isinstance(encoder, Classifier):
         return encoder
@@ -323,6 +324,7 @@ def build_model(
     build_head = _look_up(HEADS, head, "head")
     head_options = dict(head_options or {})
     _check_options(build_head, head_options, f"head {head!r}")
+    check_option_types(build_head, head_options, "model.options.head_options")
     return Classifier(encoder, build_head(in_features, num_classes, **head_options))
 
 
@@ -331,7 +333,12 @@ def _encoder(name: str, input_shape: Sequence[int], options: Mapping[str, Any]) 
     if not colon:
         build = _look_up(MODELS, name, "model")
         _check_options(build, options, f"model {name!r}")
-        return build(input_shape, **options)
+        check_option_types(build, options, "model.options")
+        try:
+            return build(input_shape, **options)
+        except (RuntimeError, TypeError, OverflowError) as error:  # of sizes that no tensor has
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"model {name!r} can't be built with model.options {options}: {reason}") from error
     if package == "torchvision":
         return _torchvision_backbone(attribute, options)
     module = _imported(package, attribute)(input_shape=tuple(input_shape), **options)

@@ -44,6 +44,9 @@ __all__ = [
 
 Options = Mapping[str, Any]
 
+DEEPEST = 16
+"""Tables in tables that a setting may be in."""
+
 
 @dataclass(frozen=True)
 class ModelRecipe:
@@ -67,8 +70,8 @@ class MethodRecipe:
 class TrainRecipe:
     """How to train."""
 
-    epochs: Annotated[int, Bounds(1)] = 30
-    batch_size: Annotated[int, Bounds(1)] = 128
+    epochs: Annotated[int, Bounds(1, 1_000_000)] = 30
+    batch_size: Annotated[int, Bounds(1, 2**31 - 1)] = 128
     optimizer: str = "sgd"
     """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
     learning_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 0.1
@@ -86,17 +89,17 @@ class TrainRecipe:
     """The learning rate rises linearly over these."""
     clip_norm: Annotated[float, Bounds(0)] = 0.0
     """Largest gradient norm; 0 is no clipping."""
-    accumulate: Annotated[int, Bounds(1)] = 1
+    accumulate: Annotated[int, Bounds(1, 2**31 - 1)] = 1
     """Batches to one step of the optimizer."""
     ema_decay: Annotated[float, Bounds(0, 1, is_high_excluded=True)] = 0.0
     """Test with an exponential moving average of the weights; 0 is off."""
-    pad_crop: Annotated[int, Bounds(0)] = 0
+    pad_crop: Annotated[int, Bounds(0, 4096)] = 0
     """Pad images by so many pixels and crop at random."""
     resized_crop: bool = False
     """Cut windows of random area and shape out of images and scale them back, as ImageNet training does."""
     flip: bool = False
     """Mirror images at random."""
-    cutout: Annotated[int, Bounds(0)] = 0
+    cutout: Annotated[int, Bounds(0, 65_536)] = 0
     """Side of a random square to blank in each image; 0 is off."""
     start_size: Annotated[int, Bounds(0)] = 0
     """Side of the images in the first epochs, from which they grow to their full size; 0 is full size throughout."""
@@ -109,11 +112,11 @@ class TrainRecipe:
     precision: str = "32-true"
     """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
     channels_last: bool = False
-    evaluate_every: Annotated[int, Bounds(0)] = 0
+    evaluate_every: Annotated[int, Bounds(0, 1_000_000)] = 0
     """Epochs between measurements on the test set; 0 is at the end only."""
-    save_embeddings: Annotated[int, Bounds(0)] = 0
+    save_embeddings: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
     """Of initial weights, batches and augmentation."""
 
 
@@ -165,9 +168,11 @@ def load_recipe(path: Path, settings: Iterable[str] = ()) -> Recipe:
     """Read a TOML file, and apply ``key=value`` settings such as ``train.epochs=5``."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return parse_recipe(_with_settings(table, settings))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    return parse_recipe(_with_settings(table, settings))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply for a recipe.") from None
 
 
 def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
@@ -315,6 +320,8 @@ def _with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[st
             raise ValueError(f"a setting must be key=value, such as train.epochs=5. Got {setting!r}.")
         place = result
         *parents, last = key.strip().split(".")
+        if len(parents) > DEEPEST:
+            raise ValueError(f"a setting has at most {DEEPEST} tables above it. Got {setting[:40]!r}...")
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
@@ -333,6 +340,8 @@ def _literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        raise ValueError(f"a setting is nested too deeply: {text[:20]}...") from None
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,23 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from longtail._core.files import replacing
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.runs.folder import drop_metrics_from, read_checkpoint
+from longtail.lab.data.digest import check_same_data
+from longtail.lab.runs.folder import (
+    CHECKPOINT,
+    check_metrics,
+    drop_metrics_from,
+    read_checkpoint,
+    seal_metrics,
+    write_checkpoint,
+)
 from longtail.lab.training.epochs import PlannedEpoch
 from longtail.lab.training.models import Classifier, build_model
 from longtail.lab.training.optimizers import make_optimizer
 from longtail.lab.training.recipe import Recipe
 from longtail.methods import Learner, Phase, Plan
 
-__all__ = ["State", "begin_stage", "start_state", "write_checkpoint"]
+__all__ = ["State", "begin_stage", "save_state", "start_state"]
 
 
 @dataclass
@@ -70,18 +76,22 @@ def start_state(
     epochs: Sequence[PlannedEpoch],
     folder: Path,
     restart: bool,
+    digest: str,
 ) -> State:
-    """A new model, or the one of the last checkpoint."""
+    """A new model, or the one of the last checkpoint, if it was trained on data of this digest."""
     torch.manual_seed(recipe.train.seed)
     model = build_model(
         recipe.model.name, data.num_classes, data.input_shape, default_head=plan.head, **recipe.model.options
     )
-    checkpoint = folder / "checkpoint.pt"
+    checkpoint = folder / CHECKPOINT
     if restart or not checkpoint.is_file():
         if fabric.is_global_zero and not restart:
             drop_metrics_from(folder / "metrics.jsonl", 0)
         return _set_up(fabric, recipe, model, epochs[0].phase.loss)
-    state = _resume(fabric, recipe, data, model, epochs, checkpoint)
+    saved, about = read_checkpoint(checkpoint)
+    check_same_data(digest, about.get("data"), folder)
+    state = _resume(fabric, recipe, data, model, epochs, checkpoint, saved)
+    check_metrics(folder / "metrics.jsonl", state.epoch, about.get("metrics"))
     if fabric.is_global_zero:
         drop_metrics_from(folder / "metrics.jsonl", state.epoch)
     return state
@@ -100,9 +110,15 @@ def begin_stage(fabric: Fabric, recipe: Recipe, labels: Tensor, planned: Planned
     state.stage = planned.stage
 
 
-def write_checkpoint(path: Path, state: State) -> None:
-    """Write all that is needed to resume, whole or not at all."""
-    buffer = io.BytesIO()
+def save_state(folder: Path, state: State, recipe: Recipe, digest: str) -> None:
+    """Write all that is needed to resume, whole or not at all, with what it is a state of.
+
+    Args:
+        folder: the run folder, whose ``metrics.jsonl`` ends with this state's epoch.
+        state: what has changed in training.
+        recipe: of the run.
+        digest: of the data.
+    """
     values = {
         "epoch": state.epoch,
         "stage": state.stage,
@@ -114,9 +130,13 @@ def write_checkpoint(path: Path, state: State) -> None:
         "learner": None if state.learner is None else state.learner.state_dict(),
         "regularizer": None if state.regularizer is None else state.regularizer.state_dict(),
     }
-    torch.save(values, buffer)
-    with replacing(path) as file:
-        file.write(buffer.getbuffer())
+    about = {
+        "method": recipe.method.name,
+        "options": dict(recipe.method.options),
+        "data": digest,
+        "metrics": seal_metrics(folder / "metrics.jsonl"),
+    }
+    write_checkpoint(folder / CHECKPOINT, values, about)
 
 
 def _resume(
@@ -126,14 +146,14 @@ def _resume(
     model: Classifier,
     epochs: Sequence[PlannedEpoch],
     checkpoint: Path,
+    saved: Mapping[str, Any],
 ) -> State:
-    saved = read_checkpoint(checkpoint)
-    for planned in epochs[: saved["epoch"]]:
-        if planned.epoch_in_stage == 0:
-            _replace_head(model, planned.phase, recipe.train.seed, planned.stage)
-    phase = epochs[saved["epoch"] - 1].phase
-    state = _set_up(fabric, recipe, model, phase.loss)
     try:
+        for planned in epochs[: saved["epoch"]]:
+            if planned.epoch_in_stage == 0:
+                _replace_head(model, planned.phase, recipe.train.seed, planned.stage)
+        phase = epochs[saved["epoch"] - 1].phase
+        state = _set_up(fabric, recipe, model, phase.loss)
         state.model.load_state_dict(saved["model"])
         state.optimizer.load_state_dict(saved["optimizer"])
         if state.average is not None:
@@ -145,10 +165,10 @@ def _resume(
         state.regularizer = phase.regularizer
         if state.regularizer is not None:
             state.regularizer.load_state_dict(saved["regularizer"])
-    except (KeyError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        state.epoch, state.stage, state.seconds = saved["epoch"], saved["stage"], saved["seconds"]
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); use --restart.") from None
-    state.epoch, state.stage, state.seconds = saved["epoch"], saved["stage"], saved["seconds"]
     return state
 
 
