@@ -17,6 +17,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/check_dependencies.py
 
 bench: $(VENV)/.dev
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
