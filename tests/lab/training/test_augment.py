@@ -128,26 +128,6 @@ def test_a_resized_crop_of_a_slope_is_a_slope():
     assert steps.std() > 0.1
 
 
-def test_mixup_mixes_inputs_and_labels_alike():
-    labels = torch.arange(50) % 7
-    inputs = torch.nn.functional.one_hot(labels, 7).double().reshape(50, 7, 1, 1)
-    mixed, target = augment.mixup(inputs, labels, 7, alpha=0.4, generator=seeded())
-    assert torch.allclose(mixed[:, :, 0, 0], target)
-    assert torch.allclose(target.sum(1), torch.ones(50, dtype=torch.float64))
-    assert (target.count_nonzero(dim=1) <= 2).all()
-    assert target.max(1).values.unique().numel() > 10  # every sample has its own share
-    again = augment.mixup(inputs, labels, 7, alpha=0.4, generator=seeded())
-    assert torch.equal(mixed, again[0])
-
-
-def test_mixup_shares_are_beta_distributed():
-    labels = torch.arange(1500)
-    _, target = augment.mixup(torch.zeros(1500, 1), labels, 1500, alpha=2.0, generator=seeded())
-    shares = target.diagonal()
-    assert abs(shares.mean() - 0.5) < 0.03
-    assert abs(shares.var() - 1 / (4 * (2 * 2 + 1))) < 0.006  # the variance of Beta(a, a)
-
-
 def test_statistics_are_those_of_the_whole_split():
     images = make_images(count=2500, dtype=torch.uint8)
     mean, std = augment.channel_statistics(Split(images, torch.zeros(2500, dtype=torch.int64)))
@@ -208,10 +188,6 @@ def test_bad_input():
         augment.cutout(images, -1)
     with pytest.raises(ValueError, match="smallest_area"):
         augment.random_resized_crop(images, 4, smallest_area=0.0)
-    with pytest.raises(TypeError, match="normalize images first"):
-        augment.mixup(images, torch.zeros(6, dtype=torch.int64), 2)
-    with pytest.raises(ValueError, match="alpha must be a finite number above 0"):
-        augment.mixup(images.float(), torch.zeros(6, dtype=torch.int64), 2, alpha=0.0)
     with pytest.raises(ValueError, match=r"mean and std must be \[3\]"):
         augment.normalize(images, torch.zeros(2), torch.ones(2))
     rows = SparseRows(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), 4)

@@ -15,6 +15,11 @@ INGREDIENTS = [
     ["train.augmentation=autoaugment", "train.cutout=2"],
     ["train.augmentation=randaugment"],
     ["train.augmentation=trivialaugment"],
+    ["train.mixing=mixup"],
+    ["train.mixing=cutmix"],
+    ["train.mixing=remix", "method.name=logit_adjusted"],
+    ["train.mixing=balanced_mixup", "train.mixing_alpha=0.3", "method.name=logit_adjusted"],
+    ["train.mixing=cmo", "train.augmentation=randaugment", "method.name=logit_adjusted"],
 ]
 
 
@@ -69,7 +74,7 @@ def test_an_ingredient_changes_training_and_resumes(settings, recipe, plain_logi
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_model_again(recipe, tmp_path):
-    (tmp_path / "recipe.toml").write_text(to_toml(with_settings(recipe, INGREDIENTS[0])))
+    (tmp_path / "recipe.toml").write_text(to_toml(with_settings(recipe, INGREDIENTS[0] + INGREDIENTS[-1][:1])))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     (tmp_path / "program.py").write_text("from longtail.lab.cli import main\nmain()")
     command = [sys.executable, "program.py", "train", "recipe.toml", "--accelerator", "cpu", "--devices", "2"]

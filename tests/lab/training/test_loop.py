@@ -112,7 +112,7 @@ def test_posthoc_methods_predict_with_other_scores_than_the_logits(tmp_path):
 FEATURES = [
     ["train.ema_decay=0.9"],
     ["train.accumulate=2", "train.clip_norm=1.0"],
-    ["train.mixup=0.4"],
+    ["train.mixing=mixup", "train.mixing_alpha=0.4"],
     ["train.optimizer=adamw", "train.learning_rate=0.003", "train.warmup_epochs=1"],
     ["train.precision=bf16-mixed"],
     ["method.name=classifier_retraining", "train.ema_decay=0.5"],
@@ -147,8 +147,8 @@ def test_a_regularizer_of_strength_0_changes_nothing_and_a_strong_one_pulls_clas
 
 
 def test_mixed_samples_are_not_pulled_to_a_class(tmp_path):
-    with pytest.raises(ValueError, match=r"elm needs one label per sample: train.mixup must be 0.0. Got 0.4"):
-        quick(with_settings(RECIPE.with_method("elm"), ["train.mixup=0.4"]), tmp_path)
+    with pytest.raises(ValueError, match=r"elm needs one label per sample: train.mixing must be 'none'. Got 'mixup'"):
+        quick(with_settings(RECIPE.with_method("elm"), ["train.mixing=mixup"]), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -88,7 +88,7 @@ def test_a_run_learns_rates_and_resumes_in_the_middle_of_it(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "setting", ["train.optimizer=adamw", "train.accumulate=2", "train.clip_norm=1.0", "train.mixup=0.2"]
+    "setting", ["train.optimizer=adamw", "train.accumulate=2", "train.clip_norm=1.0", "train.mixing=mixup"]
 )
 def test_steps_that_are_not_linear_are_refused_before_anything_is_written(setting, tmp_path):
     recipe = with_settings(RECIPE, [setting])

@@ -94,8 +94,8 @@ def test_a_method_for_one_label_is_refused(method, tmp_path):
 
 
 def test_mixup_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"train\.mixup must be 0\.0"):
-        quick(with_settings(RECIPE, ["train.mixup=0.2"]), tmp_path)
+    with pytest.raises(ValueError, match=r"train\.mixing must be 'none'"):
+        quick(with_settings(RECIPE, ["train.mixing=mixup"]), tmp_path)
 
 
 def test_masking_trains_with_one_label_a_sample_too(tmp_path):

@@ -78,6 +78,7 @@ def test_a_wrong_setting_is_named(setting, message):
         ("method.name=logit_ajusted", "did you mean 'logit_adjusted'"),
         ("method.options.tau=1.0", "method.options has no setting 'tau'; known: none"),
         ("train.optimizer=sdg", "did you mean 'sgd'"),
+        ("train.mixing=mixdown", "train.mixing: there is no 'mixdown'"),
         ("train.augmentation=randaugmnt", "train.augmentation: there is no 'randaugmnt'; did you mean 'randaugment'"),
         ("train.schedule=cos", "did you mean 'cosine'"),
         ("train.epochs=0", "train.epochs must be at least 1"),
@@ -168,7 +169,7 @@ def test_a_threshold_is_not_warned_about_before_the_data_is_known():
     [
         ("train.warmup_epochs=inf", r"train\.warmup_epochs must be at least 0 and finite\. Got inf"),
         ("train.warmup_epochs=nan", r"train\.warmup_epochs must be at least 0 and finite\. Got nan"),
-        ("train.mixup=-0.1", r"train\.mixup must be at least 0 and finite\. Got -0\.1"),
+        ("train.mixing_alpha=0.0", r"train\.mixing_alpha must be above 0 and finite\. Got 0\.0"),
         ("train.clip_norm=nan", r"train\.clip_norm must be at least 0 and finite"),
         ("train.ema_decay=1.0", r"train\.ema_decay must be at least 0 and below 1\. Got 1\.0"),
         ("train.momentum=1.5", r"train\.momentum must be at least 0 and below 1"),

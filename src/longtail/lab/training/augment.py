@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +19,6 @@ __all__ = [
     "channel_statistics",
     "cutout",
     "growing_size",
-    "mixup",
     "normalize",
     "random_crop",
     "random_flip",
@@ -185,46 +183,6 @@ def shrink(images: Tensor, size: int) -> Tensor:
     return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True, align_corners=False)
 
 
-def mixup(
-    inputs: Tensor, labels: Tensor, num_classes: int, alpha: float = 1.0, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """Mix every sample with another one of the batch, inputs and labels alike.
-
-    Formula:
-        x' = lam x[i] + (1 - lam) x[j], t' = lam onehot(y[i]) + (1 - lam) onehot(y[j]), lam ~ Beta(alpha, alpha)
-
-    Args:
-        inputs: [N, ...] floating-point; normalize images first.
-        labels: [N] class indices.
-        num_classes: C.
-        alpha: > 0; small values mix little.
-        generator: source of randomness; None is PyTorch's global one.
-
-    Returns:
-        The mixed inputs and [N, C] probabilities as targets, in the dtype of the inputs.
-
-    >>> inputs, target = mixup(torch.eye(2), torch.tensor([0, 1]), num_classes=2)
-    >>> bool((inputs - target).abs().max() < 1e-6)
-    True
-
-    Deviates:
-        Each sample has its own lam, as in the paper's formula; the authors' code draws one for the whole batch.
-
-    Reference:
-        Zhang et al. (2018), "mixup: beyond empirical risk minimization", eq. (1).
-    """
-    if not inputs.is_floating_point():
-        raise TypeError(f"mixup: inputs must be floating-point; normalize images first. Got {inputs.dtype}.")
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"mixup: alpha must be a finite number above 0. Got {alpha}.")
-    partner = torch.randperm(len(inputs), generator=generator)
-    # PyTorch has no Beta draw that takes a generator; NumPy has one that takes a seed.
-    seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    share = torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, len(inputs))).to(inputs)
-    target = F.one_hot(labels, num_classes).to(inputs)
-    return _lerp(inputs[partner], inputs, share), _lerp(target[partner], target, share)
-
-
 def channel_statistics(split: Split, max_decoded: int = 4096) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel (or feature) of the inputs, to be used for ``normalize``.
 
@@ -290,10 +248,6 @@ def _moments(batch: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
         raise TypeError("channel_statistics: sparse features have no channels; do not normalize them.")
     values = batch.double().transpose(0, 1).flatten(1)
     return torch.tensor(values.shape[1]), values.sum(1), values.square().sum(1)
-
-
-def _lerp(start: Tensor, end: Tensor, share: Tensor) -> Tensor:
-    return torch.lerp(start, end, share.view(-1, *[1] * (end.ndim - 1)))
 
 
 def _check_images(images: Tensor) -> None:

@@ -12,8 +12,11 @@ from torch import Tensor
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.lab.training import augment
+from longtail.lab.training.mixing import MIXINGS, mix
 from longtail.lab.training.policies import POLICIES
 from longtail.lab.training.recipe import TrainRecipe
+from longtail.prior import ClassPrior
+from longtail.sampling import ClassIndex
 
 __all__ = ["Batch", "Preparation", "augment_inputs", "ordered_batches", "prepare_for", "train_batches"]
 
@@ -27,7 +30,7 @@ class Batch:
 
     inputs: Inputs
     target: Tensor
-    """[N] class indices; or [N, C]: 0 and 1 for multi-label data, probabilities after mixup."""
+    """[N] class indices; or [N, C]: 0 and 1 for multi-label data, probabilities of mixed samples."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,54 @@ def train_batches(
     size: int = 0,
 ) -> Iterator[Batch]:
     """Augmented batches in the order of ``indices``; the last one may be smaller. ``size`` is the side of images."""
-    for chosen in index_batches(indices, batch_size):
+    mixer = None if recipe.mixing == "none" else Mixer(split.labels, num_classes)
+
+    def load(chosen: Tensor) -> Inputs:
         inputs = augment_inputs(split.batch(chosen), prepare, recipe, generator)
-        if size and isinstance(inputs, Tensor):
-            inputs = augment.shrink(inputs, size)
-        labels = split.targets(chosen)
-        if recipe.mixup > 0 and isinstance(inputs, Tensor):
-            yield Batch(*augment.mixup(inputs, labels, num_classes, recipe.mixup, generator))
+        return augment.shrink(inputs, size) if size and isinstance(inputs, Tensor) else inputs
+
+    for chosen in index_batches(indices, batch_size):
+        inputs = load(chosen)
+        if mixer is not None and isinstance(inputs, Tensor):
+            yield mixer.mix(inputs, chosen, load, recipe, generator)
         else:
-            yield Batch(inputs, labels)
+            yield Batch(inputs, split.targets(chosen))
+
+
+class Mixer:
+    """Mixes batches with partners, as a recipe says.
+
+    Args:
+        labels: [N] class indices of the training split.
+        num_classes: C.
+    """
+
+    def __init__(self, labels: Tensor, num_classes: int) -> None:
+        self.labels = labels
+        self.prior = ClassPrior.from_labels(labels, num_classes)
+        self.index = ClassIndex.of(labels, num_classes)
+
+    def mix(
+        self,
+        inputs: Tensor,
+        chosen: Tensor,
+        load: Callable[[Tensor], Inputs],
+        recipe: TrainRecipe,
+        generator: torch.Generator,
+    ) -> Batch:
+        """The samples ``chosen`` mixed; partners that are not among them are loaded."""
+        mixing = MIXINGS[recipe.mixing]
+        if mixing.has_balanced_partners:
+            known = torch.nonzero(self.index.counts)[:, 0]
+            others = self.index.draw(known[torch.randint(len(known), (len(chosen),), generator=generator)], generator)
+            partners = load(others)
+        else:
+            order = torch.randperm(len(chosen), generator=generator)
+            partners, others = inputs[order], chosen[order]
+        assert isinstance(partners, Tensor)
+        labels = self.labels[chosen], self.labels[others]
+        mixed = mix(mixing, inputs, labels[0], partners, labels[1], self.prior, recipe.mixing_alpha, generator)
+        return Batch(*mixed)
 
 
 def augment_inputs(inputs: Inputs, prepare: Preparation, recipe: TrainRecipe, generator: torch.Generator) -> Inputs:

@@ -14,6 +14,7 @@ from longtail._core.bounds import check_bounds
 from longtail._core.suggestions import check_options, look_up, suggest
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
+from longtail.lab.training.mixing import MIXINGS
 from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
 from longtail.lab.training.policies import POLICIES
 from longtail.lab.training.recipe import Recipe, TrainRecipe
@@ -23,7 +24,7 @@ from longtail.prior import ClassPrior
 __all__ = ["check_data", "check_recipe"]
 
 IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size", "augmentation")
-PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixup": 0.0}
+PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixing": "none"}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 
 
@@ -67,6 +68,8 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         if not isinstance(first, torch.Tensor) or first.dtype != torch.uint8:
             kind = first.dtype if isinstance(first, torch.Tensor) else type(first).__name__
             raise ValueError(f"train.augmentation is for images of bytes, uint8. Got {kind}; leave it out.")
+    if recipe.train.mixing in ("cutmix", "cmo") and len(data.input_shape) != 3:
+        raise ValueError(f"train.mixing = {recipe.train.mixing!r} is for images, and {data.name} has none.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
     if not data.is_multilabel:
@@ -77,14 +80,15 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
             f"{data.name} is multi-label, and {recipe.method.name} needs one label per sample; "
             f"set method.name to one of: {known}."
         )
-    if recipe.train.mixup > 0:
-        raise ValueError(f"{data.name} is multi-label: train.mixup must be 0.0. Got {recipe.train.mixup!r}.")
+    if recipe.train.mixing != "none":
+        raise ValueError(f"{data.name} is multi-label: train.mixing must be 'none'. Got {recipe.train.mixing!r}.")
 
 
 def _check_train(settings: TrainRecipe) -> None:
     look_up(OPTIMIZERS, settings.optimizer, "train.optimizer")
     look_up(SCHEDULES, settings.schedule, "train.schedule")
     look_up(POLICIES, settings.augmentation, "train.augmentation")
+    look_up(MIXINGS, settings.mixing, "train.mixing")
     check_bounds(settings, "train")
 
 
@@ -140,9 +144,9 @@ def _is_like(value: object, default: object) -> bool:
 
 def _check_plan(method: Method, plan: Plan, settings: TrainRecipe) -> None:
     """Raise for settings in which a learner or a regularizer has no meaning."""
-    if settings.mixup > 0 and any(phase.regularizer is not None for phase in plan.phases):
+    if settings.mixing != "none" and any(phase.regularizer is not None for phase in plan.phases):
         raise ValueError(
-            f"{method.name} needs one label per sample: train.mixup must be 0.0. Got {settings.mixup!r}."
+            f"{method.name} needs one label per sample: train.mixing must be 'none'. Got {settings.mixing!r}."
         )
     if all(phase.learner is None for phase in plan.phases):
         return

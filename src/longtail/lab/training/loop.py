@@ -55,6 +55,7 @@ from longtail.lab.training.devices import TIMEOUT_SECONDS, end_lost_processes, l
 from longtail.lab.training.embedding import embed_data, limited
 from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import outputs_of_split, predictions_of, score_metrics, test_batch_size
+from longtail.lab.training.mixing import seen_prior
 from longtail.lab.training.models import keep_embeddings
 from longtail.lab.training.optimizers import learning_rate
 from longtail.lab.training.progress import TrainingProgress
@@ -120,7 +121,8 @@ def train(
     digest = digest_data(data)
     if is_complete:
         return _load_same_run(folder, digest)
-    plan = get_method(recipe.method.name).plan(data.prior, **recipe.method.options)
+    prior = seen_prior(data.prior, recipe.train.mixing, recipe.train.mixing_alpha)
+    plan = get_method(recipe.method.name).plan(prior, **recipe.method.options)
     check_data(recipe, data, plan)
     epochs = plan_epochs(plan.phases, recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)

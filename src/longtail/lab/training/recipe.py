@@ -107,8 +107,10 @@ class TrainRecipe:
     """Share of training after which images have their full size, where ``start_size`` is set."""
     augmentation: str = "none"
     """A name in ``policies.POLICIES``: "none", "autoaugment", "randaugment" or "trivialaugment"; for bytes."""
-    mixup: Annotated[float, Bounds(0)] = 0.0
-    """Alpha of mixup's Beta distribution; 0 is off."""
+    mixing: str = "none"
+    """A name in ``mixing.MIXINGS``: "none", "mixup", "cutmix", "remix", "balanced_mixup" or "cmo"."""
+    mixing_alpha: Annotated[float, Bounds(0, is_low_excluded=True)] = 1.0
+    """Of the Beta distribution of shares in a mixed sample: small values mix little."""
     precision: str = "32-true"
     """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
     channels_last: bool = False
