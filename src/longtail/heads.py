@@ -9,7 +9,16 @@ from torch import Tensor, nn
 from longtail._core.checks import check_positive
 from longtail._core.numerics import unit_vectors
 
-__all__ = ["cosine_logits", "linear_form", "CosineLinear", "ScaledLinear", "fresh_head", "scaled_head"]
+__all__ = [
+    "CosineLinear",
+    "ExpertHead",
+    "ScaledLinear",
+    "class_mean_head",
+    "cosine_logits",
+    "fresh_head",
+    "linear_form",
+    "scaled_head",
+]
 
 
 def cosine_logits(x: Tensor, linear_weight: Tensor, scale: float = 30.0) -> Tensor:
@@ -115,6 +124,88 @@ class ScaledLinear(nn.Module):
         """[N, C] logits of embeddings x [N, D]."""
         logits: Tensor = self.linear(x)
         return logits * self.scale
+
+
+class ExpertHead(nn.Module):
+    """A head per expert. In training it gives the logits of each, [N, E, C]; in evaluation their mean, [N, C].
+
+    Args:
+        in_features: D, the length of an embedding.
+        num_classes: C.
+        num_experts: E.
+        scale: of cosine heads; 0 is linear heads.
+        is_split: whether each expert sees its own D / E numbers of an embedding; else all see all of it.
+
+    >>> head = ExpertHead(6, 4, num_experts=3, is_split=True)
+    >>> head(torch.zeros(2, 6)).shape, head.eval()(torch.zeros(2, 6)).shape
+    (torch.Size([2, 3, 4]), torch.Size([2, 4]))
+
+    Reference:
+        Wang et al. (2021), "Long-tailed recognition by routing diverse distribution-aware experts", section 3.1.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, num_experts: int = 3, scale: float = 0.0, is_split: bool = False
+    ) -> None:
+        super().__init__()
+        if num_experts < 1 or (is_split and in_features % num_experts):
+            raise ValueError(
+                f"ExpertHead: embeddings of length {in_features} must split into {num_experts} experts; give the "
+                "encoder as many branches, or let all see all of it."
+            )
+        self.num_experts, self.is_split = num_experts, is_split
+        size = in_features // num_experts if is_split else in_features
+        self.experts = nn.ModuleList(
+            CosineLinear(size, num_classes, scale) if scale else nn.Linear(size, num_classes)
+            for _ in range(num_experts)
+        )
+
+    def each(self, x: Tensor) -> Tensor:
+        """[N, E, C] logits of every expert."""
+        parts = x.chunk(self.num_experts, dim=1) if self.is_split else [x] * self.num_experts
+        return torch.stack([expert(part) for expert, part in zip(self.experts, parts, strict=True)], dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, E, C] in training, [N, C] in evaluation."""
+        return self.each(x) if self.training else self.each(x).mean(dim=1)
+
+
+def class_mean_head(embeddings: Tensor, labels: Tensor, num_classes: int, scale: float = 30.0) -> CosineLinear:
+    """A cosine head whose class vectors are the mean directions of each class's embeddings: a good first guess.
+
+    Formula:
+        w[c] = sum over samples of class c of x / |x|, scaled to length 1
+
+    Args:
+        embeddings: [N, D] of training samples.
+        labels: [N] class indices.
+        num_classes: C.
+        scale: largest possible logit.
+
+    Use when:
+        Embeddings come from a good encoder that stays frozen, and rare classes have few samples to learn from.
+    Avoid when:
+        The encoder is trained from scratch: its first embeddings mean nothing yet.
+
+    A class without samples gets a random direction, by PyTorch's global generator.
+
+    >>> head = class_mean_head(torch.eye(2), torch.tensor([0, 1]), num_classes=2, scale=5.0)
+    >>> head(torch.tensor([[3.0, 0.0]])).tolist()
+    [[5.0, 0.0]]
+
+    Reference:
+        Shi et al. (2024), "Long-tail learning with foundation model: heavy fine-tuning hurts", section 4.
+    """
+    if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"embeddings must be [N, D] with labels [N]. Got {tuple(embeddings.shape)} and {tuple(labels.shape)}."
+        )
+    head = CosineLinear(embeddings.shape[1], num_classes, scale).to(embeddings)
+    sums = torch.zeros_like(head.weight).index_add_(0, labels, unit_vectors(embeddings))
+    is_known = sums.norm(dim=1) > 0
+    with torch.no_grad():
+        head.weight[is_known] = unit_vectors(sums[is_known])
+    return head
 
 
 def linear_form(head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

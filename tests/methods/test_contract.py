@@ -279,7 +279,7 @@ def fingerprint(plan):
             sampler.set_epoch(epoch)
             numbers += list(sampler)
         numbers.append(phase.new_head.__name__ if phase.new_head is not None else "")
-    numbers.append(str(plan.head(D, C)) if plan.head is not None else "")
+    numbers.append(str(plan.head(6 * D, C)) if plan.head is not None else "")  # a length that two or three share
     logits = torch.linspace(-1, 1, 3 * C).reshape(3, C)
     numbers += [] if plan.adjust_logits is None else plan.adjust_logits(logits).flatten().tolist()
     if plan.adjust_head is not None:
@@ -393,7 +393,7 @@ def test_a_uniform_prior_leaves_predictions_alone(method):
         assert factors[0, 0] > 0
 
 
-CONSISTENT = {"logit_adjusted", "two_temperature", "balanced_loss", "posthoc_adjusted"}
+CONSISTENT = {"logit_adjusted", "two_temperature", "balanced_loss", "posthoc_adjusted", "experts"}
 INCONSISTENT = {
     "cross_entropy",
     "adaptive",
@@ -406,6 +406,7 @@ INCONSISTENT = {
     "weight_normalized",
     "prior_normalized",
     "sampled_softmax",
+    "skill_diverse_experts",
 }
 
 

@@ -6,6 +6,7 @@
 
 from longtail.methods.custom import load_method, make_method
 from longtail.methods.embedding import ELM_SETTINGS, elm
+from longtail.methods.ensembles import experts, experts_with, skill_diverse_experts
 from longtail.methods.meta import RateLearner, WeightLearner, balanced_meta_softmax, meta_reweighted
 from longtail.methods.method import Method
 from longtail.methods.plan import Learner, Phase, Plan, margin_plan, takes_embeddings
@@ -56,4 +57,7 @@ __all__ = [
     "WeightLearner",
     "elm",
     "ELM_SETTINGS",
+    "experts",
+    "experts_with",
+    "skill_diverse_experts",
 ]

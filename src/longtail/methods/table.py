@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail import losses, margins, masking, negatives, posthoc, sampling, weights
 from longtail._core.suggestions import suggest
 from longtail.margins import Margins
-from longtail.methods import embedding, independent, meta, sampled, schedules
+from longtail.methods import embedding, ensembles, independent, meta, sampled, schedules
 from longtail.methods import posthoc as after_training
 from longtail.methods.custom import is_reference, load_method
 from longtail.methods.method import Method
@@ -142,6 +142,8 @@ _ROWS = (
     Method("supervised_contrastive", "embedding", losses.supervised_contrastive, embedding.supervised_contrastive),
     Method("triplet", "embedding", losses.triplet, embedding.triplet),
     Method("hybrid", "embedding", losses.hybrid, embedding.hybrid),
+    Method("experts", "experts", ensembles.experts, ensembles.experts),
+    Method("skill_diverse_experts", "experts", ensembles.skill_diverse_experts, ensembles.skill_diverse_experts),
     Method("posthoc_adjusted", "post-hoc", posthoc.adjust_logits, after_training.posthoc_adjusted),
     Method("weight_normalized", "post-hoc", posthoc.normalize_weights, after_training.weight_normalized),
     Method("prior_normalized", "post-hoc", posthoc.normalize_weights_by_prior, after_training.prior_normalized),

@@ -15,7 +15,9 @@ INGREDIENTS = [
     ["train.augmentation=autoaugment", "train.cutout=2"],
     ["train.augmentation=randaugment"],
     ["train.augmentation=trivialaugment"],
-    ["train.mixing=mixup"],
+    ["train.mixing=mixup", "method.name=experts"],
+    ["method.name=experts", "method.options.scale=20.0", "method.options.taus=[0.0, 2.0]"],
+    ["method.name=skill_diverse_experts", "train.ema_decay=0.9", "train.precision=bf16-mixed"],
     ["train.mixing=cutmix"],
     ["train.mixing=remix", "method.name=logit_adjusted"],
     ["train.mixing=balanced_mixup", "train.mixing_alpha=0.3", "method.name=logit_adjusted"],
@@ -70,6 +72,21 @@ def test_an_ingredient_changes_training_and_resumes(settings, recipe, plain_logi
     resumed = quick(recipe, tmp_path / "parts")
     assert np.array_equal(whole.predictions.logits, resumed.predictions.logits)
     assert [row["train_loss"] for row in whole.history] == [row["train_loss"] for row in resumed.history]
+
+
+def test_experts_are_measured_one_by_one_and_shown(recipe, tmp_path):
+    from longtail.lab.report import write_report
+
+    settings = ["train.evaluate_every=3", "method.name=experts", "model.name=resnet20", "train.epochs=3"]
+    branched = ["model.options={branches=3, width=2}", "method.options.has_own_part=true"]
+    run = quick(with_settings(recipe, settings + branched), tmp_path / "run")
+    measured = run.history[-1]["experts"]
+    assert len(measured) == 3
+    assert all({"balanced_accuracy", "calibration_error"} <= expert.keys() for expert in measured)
+    assert len({expert["calibration_error"] for expert in measured}) == 3
+    assert "experts" not in run.history[0]
+    write_report([load_run(tmp_path / "run")], tmp_path / "page.html")
+    assert "Each expert alone after the last epoch" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.slow

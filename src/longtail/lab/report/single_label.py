@@ -71,6 +71,10 @@ DISTANCE_NOTE = (
     "first, what moves them away from the origin the second; only the third says how compact classes are against "
     "what separates them."
 )
+EXPERTS_NOTE = (
+    "Each expert alone after the last epoch. Their mean is right for the mean of their margins as far as each is "
+    "calibrated for its own."
+)
 CONFUSION_NOTE = "Over all seeds; pairs of few samples rank lower. In brackets: training samples of the class."
 
 
@@ -158,6 +162,7 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
     rates = (sample_rates.draw_sample_rates(comparison), sample_rates.draw_sample_rate_variance(comparison))
     return [
         Section("methods", "Methods", "Methods", [table]),
+        Section("experts", "Experts", "Experts", _build_experts(comparison)),
         Section("groups", group_title, "Groups", arrange_figures(groups.draw_groups(comparison)), is_wide=False),
         build_label_section(comparison),
         Section("classes", "Accuracy of each class against its frequency", "Classes", accuracy),
@@ -191,6 +196,26 @@ def build_sections(comparison: SingleLabelComparison) -> list[Section]:
         Section("training", "Training", "Training", _build_training(comparison)),
         Section("settings", "Recipe and environment", "Settings", [build_settings(comparison)]),
     ]
+
+
+def _build_experts(comparison: SingleLabelComparison) -> list[Block]:
+    """Each expert alone, as it was measured last."""
+    groups = comparison.labels.groups.values()
+    rows = [
+        (
+            f"{clean(method.label)}, seed {run.seed}",
+            str(number + 1),
+            *(percent(expert.get(key, math.nan)) for key in (MAIN_METRIC, *(group.key for group in groups))),
+            percent(expert.get("calibration_error", math.nan)),
+        )
+        for method in comparison.methods
+        for run in method.runs
+        for number, expert in enumerate((run.history[-1] if run.history else {}).get("experts", ()))
+    ]
+    if not rows:
+        return []
+    header = ("method", "expert", MAIN_NAME, *(group.name for group in groups), "calibration error")
+    return [Paragraph(EXPERTS_NOTE), TableBlock(Table(header, rows), "Experts", most=80)]
 
 
 def _build_training(comparison: SingleLabelComparison) -> list[Block]:

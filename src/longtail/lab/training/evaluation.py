@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from longtail.heads import ExpertHead
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.runs.folder import Predictions
 from longtail.lab.training.batches import Preparation, ordered_batches
@@ -18,7 +21,7 @@ from longtail.metrics.calibration import calibration_error
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.prior import ClassPrior
 
-__all__ = ["outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
+__all__ = ["expert_metrics", "outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
 
 
 def test_batch_size(recipe: Recipe) -> int:
@@ -44,6 +47,29 @@ def outputs_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Pr
     if fabric.world_size == 1:
         return torch.cat(parts).cpu()
     return _gathered(fabric, parts, share, len(split))
+
+
+def expert_metrics(
+    fabric: Fabric, model: Classifier, data: Dataset, prepare: Preparation, batch_size: int
+) -> dict[str, list[dict[str, float]]]:
+    """What ``score_metrics`` says of each expert alone; nothing for a model without experts."""
+    head = model.head
+    if not isinstance(head, ExpertHead):
+        return {}
+    stacked = outputs_of_split(fabric, _EachExpert(model.encoder, head), data.test, prepare, batch_size)
+    each = stacked.view(len(stacked), head.num_experts, -1).unbind(dim=1)
+    return {"experts": [score_metrics(logits, data.test.labels, data.prior) for logits in each]}
+
+
+class _EachExpert(nn.Module):
+    """Inputs -> the logits of all experts, side by side."""
+
+    def __init__(self, encoder: nn.Module, head: ExpertHead) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.head.each(self.encoder(inputs)).flatten(1)
 
 
 def _gathered(fabric: Fabric, parts: list[Tensor], share: int, total: int) -> Tensor:

@@ -54,7 +54,13 @@ from longtail.lab.training.checks import check_data, check_recipe
 from longtail.lab.training.devices import TIMEOUT_SECONDS, end_lost_processes, limit_threads, open_fabric
 from longtail.lab.training.embedding import embed_data, limited
 from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
-from longtail.lab.training.evaluation import outputs_of_split, predictions_of, score_metrics, test_batch_size
+from longtail.lab.training.evaluation import (
+    expert_metrics,
+    outputs_of_split,
+    predictions_of,
+    score_metrics,
+    test_batch_size,
+)
 from longtail.lab.training.mixing import seen_prior
 from longtail.lab.training.models import keep_embeddings
 from longtail.lab.training.optimizers import learning_rate
@@ -143,6 +149,7 @@ def train(
                 if _is_measured(recipe, state.epoch, len(epochs)):
                     logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
                     row |= score_metrics(logits, data.test.labels, data.prior)
+                    row |= expert_metrics(fabric, state.best_model, data, prepare, test_batch_size(recipe))
                 state.epoch += 1
                 _save_progress(fabric, recipe, folder, state, row, digest, is_last=state.epoch == len(epochs))
         _finish(fabric, recipe, data, plan, prepare, state, folder, digest)

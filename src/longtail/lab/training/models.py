@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
@@ -127,6 +128,7 @@ class SmallResNet(nn.Module):
         blocks: residual blocks in each of the three stages; layers are 2 * sum(blocks) + 2, with the head.
         in_channels: channels of the images.
         width: channels of the first stage.
+        branches: how many last stages there are, side by side: one for each of several experts.
 
     Weights of convolutions are Kaiming normal (fan in), batch normalization starts as the identity.
 
@@ -138,9 +140,11 @@ class SmallResNet(nn.Module):
         He et al. (2015), "Delving deep into rectifiers", eq. (10), for the weights.
     """
 
-    def __init__(self, blocks: Sequence[int], in_channels: int = 3, width: int = 16) -> None:
+    def __init__(self, blocks: Sequence[int], in_channels: int = 3, width: int = 16, branches: int = 1) -> None:
         super().__init__()
-        self.out_features = 4 * width
+        if branches < 1:
+            raise ValueError(f"branches must be at least 1. Got {branches}.")
+        self.out_features = 4 * width * branches
         self.conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         layers: list[nn.Module] = []
@@ -152,14 +156,18 @@ class SmallResNet(nn.Module):
                 layers.append(ResidualBlock(channels, out_channels, stride))
                 channels = out_channels
         self.blocks = nn.Sequential(*layers)
+        shared = sum(blocks[:2])
+        self.others = nn.ModuleList(deepcopy(self.blocks[shared:]) for _ in range(branches - 1))
+        self.shared = shared
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, 4 * width] embeddings of images [N, channels, H, W]."""
-        features: Tensor = self.blocks(F.relu_(self.norm(self.conv(images))))
-        return features.mean(dim=(2, 3))
+        """[N, 4 * width * branches] embeddings of images [N, channels, H, W]."""
+        trunk = self.blocks[: self.shared](F.relu_(self.norm(self.conv(images))))
+        branches = (self.blocks[self.shared :], *self.others)
+        return torch.cat([branch(trunk).mean(dim=(2, 3)) for branch in branches], dim=1)
 
 
 class BagOfFeatures(nn.Module):
@@ -255,8 +263,8 @@ def linear(input_shape: Sequence[int]) -> nn.Flatten:
 
 
 def _resnet(blocks_per_stage: int) -> Callable[..., SmallResNet]:
-    def build(input_shape: Sequence[int], width: int = 16) -> SmallResNet:
-        return SmallResNet((blocks_per_stage,) * 3, _image_channels(input_shape), width)
+    def build(input_shape: Sequence[int], width: int = 16, branches: int = 1) -> SmallResNet:
+        return SmallResNet((blocks_per_stage,) * 3, _image_channels(input_shape), width, branches)
 
     return build
 
