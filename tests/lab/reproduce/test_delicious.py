@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(rows, folder):
-    results, failures = make_rows(rows, experiment.FORMAT, folder, lambda done, total: None)
+    results, failures = make_rows(rows, experiment.FORMAT, folder, lambda *words: None)
     assert failures == []
     return results
 
@@ -91,7 +91,7 @@ def test_rows_are_written_and_read_again(outcomes, rows, folder):
         raise AssertionError
 
     again, failures = make_rows(
-        [Row(row.key, refuse) for row in rows], experiment.FORMAT, folder, lambda done, total: None
+        [Row(row.key, refuse) for row in rows], experiment.FORMAT, folder, lambda *words: None
     )
     assert failures == []
     assert again == outcomes

@@ -98,10 +98,10 @@ def test_training_that_stops_short_is_an_error():
 
 def test_rows_are_written_and_read_again(trials, tmp_path):
     rows = [Row((index,), lambda trial=trial: trial) for index, trial in enumerate(trials)]
-    made, failures = make_rows(rows, experiment.FORMAT, tmp_path, lambda done, total: None)
+    made, failures = make_rows(rows, experiment.FORMAT, tmp_path, lambda *words: None)
     assert (made, failures) == (trials, [])
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + len(trials)
-    again, _ = make_rows([Row(row.key, None) for row in rows], experiment.FORMAT, tmp_path, lambda done, total: None)
+    again, _ = make_rows([Row(row.key, None) for row in rows], experiment.FORMAT, tmp_path, lambda *words: None)
     assert again == trials
 
 
