@@ -158,3 +158,14 @@ def test_inspect_shows_few_classes_by_name(run, tmp_path):
 def test_inspect_shows_groups_where_classes_are_many_or_differ(run, tmp_path, counts, shown):
     np.save(tmp_path / "labels.npy", np.repeat(np.arange(len(counts)), counts))
     assert shown in run("inspect", tmp_path / "labels.npy").stdout
+
+
+def test_inspect_ends_with_the_next_command(run, tmp_path):
+    (tmp_path / "labels.csv").write_text("kind\na\na\nb\n")
+    last = " ".join(run("inspect", tmp_path / "labels.csv", "--label", "kind").stdout.split())
+    assert last.endswith(
+        f"longtail adjust SCORES --train-labels {tmp_path / 'labels.csv'} --label kind --output predictions.csv"
+    )
+    recipe = Path(__file__).parents[3] / "recipes" / "digits.toml"
+    assert run("inspect", recipe).stdout.rstrip().endswith(f"longtail compare {recipe}")
+    assert "The most frequent class has 66.7% of the samples" in last

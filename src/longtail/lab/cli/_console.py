@@ -7,12 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.progress import track
 from rich.segment import Segment
 from rich.table import Table
 
@@ -25,10 +23,7 @@ __all__ = [
     "say",
     "say_written",
     "substitute",
-    "track_results",
 ]
-
-Result = TypeVar("Result")
 
 SUBSTITUTES = {"±": "+-", "…": "...", "┤": "|", "│": "|", "–": "-", "−": "-"} | dict.fromkeys("▁▂▃▄", "_")
 """What is printed where a terminal's encoding has no such letter; of all others it is "#"."""
@@ -81,11 +76,6 @@ def make_table(*headings: str) -> Table:
 def percents(*values: float | None) -> list[str]:
     """Shares as percentages; what is not known is a dash."""
     return ["-" if value is None or value != value else f"{value:.1%}" for value in values]
-
-
-def track_results(results: Iterable[Result], description: str, total: int) -> list[Result]:
-    """All results, with a bar while they are made."""
-    return list(track(results, description, total, console=Console(stderr=True), transient=True))
 
 
 def degrade_streams() -> None:

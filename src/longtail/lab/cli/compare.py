@@ -11,14 +11,20 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from longtail.lab.cli._console import make_table, print_screen, printable, say_written, track_results
+from longtail.lab.cli._console import make_table, print_screen, printable, say_written
 from longtail.lab.cli._options import RecipeName, Settings, Timeout, TrustCode, Workers
 
 if TYPE_CHECKING:
     from longtail.lab.runs.folder import Run
+    from longtail.lab.runs.statistics import Estimate
     from longtail.lab.training.comparison import Job
 
 __all__ = ["compare", "compare_runs", "finish_jobs", "render_comparison"]
+
+SCREEN = 80
+"""Columns that a table must fit."""
+WIDE_COLUMN, LAST_COLUMN = 12, 8
+"""Columns that a number with its interval takes, and the seconds."""
 
 
 def compare(
@@ -27,7 +33,7 @@ def compare(
         str | None,
         typer.Option(
             help="Names with commas between them, as longtail list has them, with options if you like: "
-            "logit_adjusted(tau=0.5),logit_adjusted(tau=1). Default: a plain loss, corrections, and the recipe's own."
+            "cross_entropy,elm(tau=0.5). Default: a plain loss, corrections, and the recipe's own."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each method, with seeds 0, 1, ...")] = 3,
@@ -67,7 +73,8 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, tim
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
         page = folder / "report.html"
-        write_report(runs, page)
+        headline = write_report(runs, page)
+        print_screen(Text(headline.text, "bold"))
         say_written([page])
     if failed:
         raise ValueError(failed)
@@ -76,8 +83,16 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, tim
 def finish_jobs(jobs: Sequence[Job], workers: int, timeout: float = 3600.0) -> tuple[list[Run], str]:
     """The runs that came to their end, in order, and in words which did not."""
     from longtail.lab.training.comparison import Failure, default_workers, run_jobs
+    from longtail.lab.training.progress import ComparisonProgress
 
-    outcomes = track_results(run_jobs(jobs, workers or default_workers(), timeout=timeout), "Runs", len(jobs))
+    outcomes: list[Run | Failure] = []
+    with ComparisonProgress(len(jobs)) as progress:
+
+        def watch(running: Sequence[Job]) -> None:
+            progress.show(len(outcomes), [(job.folder, job.title, job.recipe.train.epochs) for job in running])
+
+        for outcome in run_jobs(jobs, workers or default_workers(), watch, timeout):
+            outcomes.append(outcome)
     order = [job.folder for job in jobs]
     runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
     runs.sort(key=lambda run: order.index(run.path))
@@ -90,7 +105,8 @@ def finish_jobs(jobs: Sequence[Job], workers: int, timeout: float = 3600.0) -> t
 
 
 def render_comparison(runs: Sequence[Run]) -> RenderableType:
-    """One row per method: means over seeds with 95% intervals. Accuracy over all samples only where it differs."""
+    """One row per method, the best first: means over seeds with 95% intervals, of the first number alone where there
+    is no room for more. Accuracy over all samples only where it differs."""
     from longtail.lab.runs.folder import label_runs
     from longtail.lab.runs.statistics import estimate
 
@@ -100,11 +116,19 @@ def render_comparison(runs: Sequence[Run]) -> RenderableType:
     are_several = any(run.predictions.is_multilabel for run in runs)
     headings = _name_label_scores(runs) if are_several else _name_accuracies(runs)
     shown = [name for name in headings if any(name in run.metrics for run in runs)]
+    found = {
+        method: [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
+        for method, members in by_method.items()
+    }
+    ranked = sorted(by_method, key=lambda method: -found[method][0].mean)
+    longest = max(len(printable(method)) for method in ranked)
+    is_narrow = longest + WIDE_COLUMN * len(shown) + LAST_COLUMN > SCREEN
     table = make_table("method", *(headings[name] for name in shown), "s")
-    for method, members in by_method.items():
-        found = [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
-        intervals = [f" ±{100 * value.half_width:.1f}" if value.has_interval else "" for value in found]
-        cells = [f"{100 * value.mean:.1f}{interval}" for value, interval in zip(found, intervals, strict=True)]
+    for method in ranked:
+        cells = [
+            _write_cell(value, has_interval=not (is_narrow and place)) for place, value in enumerate(found[method])
+        ]
+        members = by_method[method]
         seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
         table.add_row(printable(method), *cells, f"{seconds:.1f}")
     seeds = sorted({len(members) for members in by_method.values()})
@@ -114,6 +138,11 @@ def render_comparison(runs: Sequence[Run]) -> RenderableType:
         rare = "".join(f"; rare: the {size} rarest classes" for size in _list_rarest_sizes(runs))
         measured = f"In percent, at a probability of 0.5{rare}"
     return Group(table, Text(f"{measured}: {over}.", "dim"))
+
+
+def _write_cell(value: Estimate, has_interval: bool) -> str:
+    interval = f" ±{100 * value.half_width:.1f}" if has_interval and value.has_interval else ""
+    return f"{100 * value.mean:.1f}{interval}"
 
 
 def _name_accuracies(runs: Sequence[Run]) -> dict[str, str]:

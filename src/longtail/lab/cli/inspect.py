@@ -25,8 +25,10 @@ __all__ = [
     "Suggestion",
     "inspect",
     "inspect_labels",
+    "describe_skew",
     "profile_chart",
     "render_inspection",
+    "suggest_command",
     "suggest_methods",
 ]
 
@@ -50,6 +52,19 @@ def inspect(
         typer.echo(json.dumps(inspection.as_json(), indent=2))
     else:
         print_screen(render_inspection(inspection))
+        print_screen(suggest_command(file, label))
+
+
+def suggest_command(file: Path, label: str | None = None) -> rich.console.RenderableType:
+    """What to type next: compare methods on a recipe, or adjust the scores of a model that was trained on labels."""
+    if file.suffix == ".toml":
+        command = f"longtail compare {file}"
+        reason = "to see which method is best on these data"
+    else:
+        column = f" --label {label}" if label else ""
+        command = f"longtail adjust SCORES --train-labels {file}{column} --output predictions.csv"
+        reason = "to correct a model that was trained on these labels, with its SCORES in a file"
+    return rich.console.Group(Text(), Text(f"Next, {reason}:"), Text(f"  {printable(command)}", "bold"))
 
 
 class Group(NamedTuple):
@@ -192,8 +207,23 @@ def render_inspection(found: Inspection) -> rich.console.RenderableType:
         methods.add_row(Text(suggestion.method, "bold"), Text(suggestion.reason))
     drawing = Text("\n".join(profile_chart(found.counts)), "cyan", no_wrap=True)
     caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
+    lines.append(Text(describe_skew(found.counts)))
     parts = _render_groups(found) if found.has_useful_groups else [_tabulate_classes(found)]
     return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, methods)
+
+
+def describe_skew(counts: tuple[int, ...]) -> str:
+    """How much the frequent classes have, and how little the rare half: a logarithmic drawing hides it.
+
+    >>> describe_skew((90, 6, 3, 1))
+    'The most frequent class has 90.0% of the samples, the rarer half of the classes 4.0%.'
+    """
+    total = max(1, sum(counts))
+    rare = sum(counts[-(len(counts) // 2) :]) if len(counts) > 1 else 0
+    return (
+        f"The most frequent class has {counts[0] / total:.1%} of the samples, the rarer half of the classes "
+        f"{rare / total:.1%}."
+    )
 
 
 def _render_groups(found: Inspection) -> list[rich.console.RenderableType]:

@@ -25,7 +25,7 @@ from longtail._core.files import replacing
 from longtail.lab.report.blocks import Panels, Section
 from longtail.lab.report.digests.base import Comparison
 from longtail.lab.report.figures._drawing import Figure
-from longtail.lab.report.headline import write_headline
+from longtail.lab.report.headline import Headline, write_headline
 from longtail.lab.report.kinds import choose_kind, compare
 from longtail.lab.report.text import clean, count
 from longtail.lab.runs.folder import Run
@@ -38,7 +38,7 @@ PLOTLY = "vendor/plotly-basic.min.js"
 quarter of the whole, and enough. It is part of the package: a page must be made, and read, without a network."""
 
 
-def write_report(runs: Iterable[Run], output: Path, title: str = "") -> None:
+def write_report(runs: Iterable[Run], output: Path, title: str = "") -> Headline:
     """Write one self-contained HTML page about ``runs``, whole or not at all.
 
     Args:
@@ -46,13 +46,19 @@ def write_report(runs: Iterable[Run], output: Path, title: str = "") -> None:
             iterator such as ``read_runs`` gives needs the memory of one.
         output: the file to write.
         title: the page's heading; if empty, what the recipe says of itself.
+
+    Returns:
+        What the page says first.
     """
-    page = _render_page(compare(runs), title)
+    comparison = compare(runs)
+    headline = write_headline(comparison)
+    page = _render_page(comparison, headline, title)
     with replacing(output) as file:
         file.write(page.encode())
+    return headline
 
 
-def _render_page(comparison: Comparison[Any], title: str) -> str:
+def _render_page(comparison: Comparison[Any], headline: Headline, title: str) -> str:
     kind = choose_kind(comparison.labels)
     sections = _pair_halves([section for section in kind.build_sections(comparison) if section.blocks])
     scripts = [_protect_script(source) for source in (_read_resource(PLOTLY), _read_resource("templates/page.js"))]
@@ -72,7 +78,7 @@ def _render_page(comparison: Comparison[Any], title: str) -> str:
         style=Markup(_read_resource("templates/page.css")),
         scripts=[Markup(script) for script in scripts],
         figures=Markup(_dump_figures(sections)),
-        headline=write_headline(comparison),
+        headline=headline,
         note=_describe_selection(comparison),
         facts=_list_facts(comparison),
         sections=sections,

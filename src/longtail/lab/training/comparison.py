@@ -65,6 +65,11 @@ class Job:
         """Method, with the options that tell it apart, and seed."""
         return f"{self.folder.parent.name}, seed {self.recipe.train.seed}"
 
+    @property
+    def title(self) -> str:
+        """The same for a line of facts."""
+        return f"{self.folder.parent.name} · seed {self.recipe.train.seed}"
+
 
 @dataclass(frozen=True)
 class Failure:

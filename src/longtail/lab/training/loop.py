@@ -101,7 +101,7 @@ def train(
         restart: forget what the folder holds.
         trust_code: whether a model or method that the recipe names as ``module:function`` may be run.
         timeout: seconds after which processes take one that does not answer for lost, and end.
-        show_progress: draw a progress bar.
+        show_progress: say on the terminal how far it is.
 
     Returns:
         The complete run.
@@ -141,7 +141,9 @@ def train(
             _claim_folder(recipe, folder, restart)
         fabric.barrier()
         is_shown = show_progress and fabric.is_global_zero
-        with limit_threads(operations), TrainingProgress(len(epochs), state.epoch, enabled=is_shown) as progress:
+        name = f"{recipe.method.name} · seed {recipe.train.seed}"
+        shown = TrainingProgress(name, len(epochs), state.epoch, enabled=is_shown)
+        with limit_threads(operations), shown as progress:
             while state.epoch < len(epochs):
                 planned = epochs[state.epoch]
                 begin_stage(fabric, recipe, data.train.labels, planned, state)
@@ -266,7 +268,7 @@ def _train_one_epoch(
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
             show_life(folder)
-            progress.show(state.epoch, (step + 1) / num_batches, float(losses[-1]), (step + 1) * batch_size)
+            progress.show(state.epoch, (step + 1) / num_batches, (step + 1) * batch_size)
     seconds = time.monotonic() - start
     state.seconds += seconds
     mean_loss = fabric.all_reduce(torch.stack(losses).mean(), reduce_op="mean")
