@@ -86,3 +86,10 @@ def _masking_rows(path: Path, numbers: Sequence[str], columns: Mapping[str, str]
 
 def _interval(value: Estimate) -> str:
     return f"{value.mean:.1f}&nbsp;±&nbsp;{value.half_width:.1f}" if value.has_interval else f"{value.mean:.1f}"
+
+
+def processes_table(path: Path) -> str:
+    """What each method guarantees on several processes, and the largest difference that was measured."""
+    rows = read_rows(path)
+    body = [[f"`{row['method']}`", row["guarantee"], row["difference"]] for row in rows]
+    return table(["method", "two processes compute", "largest difference"], body)

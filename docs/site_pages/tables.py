@@ -42,6 +42,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "masking-digits": lambda: experiments.masking_table(LABELS / "plm_digits.csv"),
     "masking-settings": lambda: experiments.masking_settings_table(LABELS / "plm_digits.csv"),
     "reuters": lambda: experiments.label_losses_table(LABELS / "reuters90.csv"),
+    "processes": lambda: experiments.processes_table(RESULTS / "processes" / "steps.csv"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
 }

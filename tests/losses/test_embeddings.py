@@ -320,13 +320,13 @@ def test_two_processes_remember_what_both_saw(make_embeddings, two_processes):
             torch.testing.assert_close(torch.tensor(found[key], dtype=value.dtype), value)
 
 
-def train_on_halves(rank, batches, width):
+def train_on_halves(rank, batches, width, is_even):
     """Losses, and the mean over processes of gradients, of an encoder under every module; three steps of each."""
     found = {}
     for name, make in MODULES.items():
         module, encoder = make().double(), torch.eye(width, dtype=torch.float64).requires_grad_()
         for x, target in batches:
-            mine = slice(0, 6) if rank == 0 else slice(6, None)  # uneven on purpose
+            mine = slice(rank, None, 2) if is_even else slice(6 * (rank or 0), None if rank else 6)
             part = (x, target) if rank is None else (x[mine], target[mine])
             loss = module(part[0] @ encoder, part[1])
             (gradient,) = torch.autograd.grad(loss, encoder)
@@ -337,12 +337,15 @@ def train_on_halves(rank, batches, width):
     return found
 
 
-def test_two_processes_pull_and_push_like_one(make_embeddings, two_processes):
+@pytest.mark.parametrize("is_even", [True, False], ids=["dealt out", "uneven"])
+def test_two_processes_pull_and_push_like_one(make_embeddings, two_processes, is_even):
     """Partners of a sample may be in the other process: loss and gradient are those of the whole batch."""
     batches = [make_embeddings(dtype=torch.float64, seed=seed) for seed in range(3)]
+    if is_even:
+        batches = [(x[: len(x) // 2 * 2], target[: len(x) // 2 * 2]) for x, target in batches]
     width = batches[0][0].shape[1]
-    wanted = train_on_halves(None, batches, width)
-    for found in two_processes(train_on_halves, batches, width):
+    wanted = train_on_halves(None, batches, width, is_even)
+    for found in two_processes(train_on_halves, batches, width, is_even):
         for name, steps in wanted.items():
             for (loss, gradient), (one_loss, one_gradient) in zip(found[name], steps, strict=True):
                 torch.testing.assert_close(loss, one_loss, rtol=1e-10, atol=1e-12, msg=name)

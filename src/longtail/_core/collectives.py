@@ -72,6 +72,9 @@ def gather_rows(rows: Tensor, group: Any) -> Tensor:
 def gather_samples(rows: Tensor) -> Tensor:
     """The rows [N, ...] of all processes, for a loss that every process computes of all of them.
 
+    Where all have equally many, they come in turn, the first of each process, then the second of each: as samplers
+    deal a batch out, so that it has the order that it has in one process.
+
     Its gradient needs no communication: every process has that of all rows, and keeps its own, times the number of
     processes, so that the average over processes, as data-parallel training takes it, is the gradient of that loss.
     """
@@ -125,8 +128,11 @@ class _GatherSamples(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
         gathered, sizes = _gather(rows, group)
         rank, ctx.size = world(group)
-        ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        return gathered
+        if len(set(sizes)) > 1:
+            ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+            return gathered
+        ctx.own = slice(rank, None, ctx.size)
+        return gathered.unflatten(0, (ctx.size, sizes[0])).transpose(0, 1).flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -31,6 +31,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     The content reaches the disk before the name does. What a process that was killed left of the same file goes too.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} must be a file. Got a folder.")
     _remove_stale_parts(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

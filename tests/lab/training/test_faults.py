@@ -13,26 +13,16 @@ import pytest
 
 from longtail.lab.runs.folder import load_run
 
-CODE = "import sys; from longtail.lab.cli import main; sys.argv[0] = 'longtail'; main()"
+LONGTAIL = str(Path(sys.executable).parent / "longtail")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(not Path(LONGTAIL).exists(), reason="longtail is not installed beside this Python"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
 ]
 
 
 def start(folder, *options, before=lambda: None):
-    command = [
-        sys.executable,
-        "-c",
-        CODE,
-        "train",
-        "digits",
-        "--accelerator",
-        "cpu",
-        "--output",
-        str(folder),
-        *options,
-    ]
+    command = [LONGTAIL, "train", "digits", "--accelerator", "cpu", "--output", str(folder), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.Popen(
         command,
@@ -89,7 +79,7 @@ def children_of(session):
     return found
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -108,5 +98,8 @@ def test_a_lost_process_of_two_ends_the_other_with_one_line(started, tmp_path, f
     _, errors = process.communicate(timeout=120)
     wait_for(lambda: not children_of(process.pid), seconds=30)
     assert process.returncode != 0
-    assert "another process of this training has ended, or has not answered for 5 seconds" in errors
+    said = "another process of this training has ended, or has not answered for 5 seconds"
+    # The launcher, which watches the processes that it started, may be the first to see that one is gone.
+    launcher = "terminated with code -9. Forcefully terminating all other processes"
+    assert said in errors or (fault == signal.SIGKILL and launcher in errors)
     assert "Traceback" not in errors
