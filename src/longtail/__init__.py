@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longtail import (
+        boosting,
         datasets,
         diagnostics,
         errors,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from longtail.estimators import (
         ExtremeClassifier,
         LogitAdjustedClassifier,
+        MarginBoostedClassifier,
         PriorCorrectedClassifier,
         ThresholdedClassifier,
     )
@@ -79,6 +81,7 @@ __all__ = [
     "GroupAccuracy",
     "LogitAdjustedClassifier",
     "PriorCorrectedClassifier",
+    "MarginBoostedClassifier",
     "ThresholdedClassifier",
     "ExtremeClassifier",
     "METHODS",
@@ -86,6 +89,7 @@ __all__ = [
     "Phase",
     "get_method",
     "make_long_tailed",
+    "boosting",
     "datasets",
     "diagnostics",
     "errors",
@@ -108,6 +112,7 @@ _HOMES = {
     "estimators": (
         "ExtremeClassifier",
         "LogitAdjustedClassifier",
+        "MarginBoostedClassifier",
         "PriorCorrectedClassifier",
         "ThresholdedClassifier",
     ),

@@ -25,6 +25,7 @@ __all__ = [
     "adaptive",
     "equalized",
     "is_consistent",
+    "is_shift",
     "logit_adjusted",
     "logit_adjusted_adaptive",
     "max_scaled_adaptive",
@@ -95,6 +96,17 @@ class Margins:
         return Margins(self.positive * factor, self.negative * factor)
 
     __rmul__ = __mul__
+
+
+def is_shift(margins: Margins) -> bool:
+    """Whether the margins only shift logits, positive[y] = -negative[y]: the loss is cross-entropy on f + negative.
+
+    >>> prior = ClassPrior.from_counts([90, 10])
+    >>> is_shift(logit_adjusted(prior)), is_shift(adaptive(prior))
+    (True, False)
+    """
+    scale = float(margins.positive.abs().max() + margins.negative.abs().max())
+    return float((margins.positive + margins.negative).abs().max()) <= 1e-6 * scale
 
 
 def none(prior: ClassPrior) -> Margins:

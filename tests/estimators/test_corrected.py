@@ -42,6 +42,7 @@ class KeepEqual:
     [
         PriorCorrectedClassifier(),
         PriorCorrectedClassifier(LogisticRegression(), trained_with="balanced", target="uniform"),
+        PriorCorrectedClassifier(LogisticRegression(), cv=2),
     ]
 )
 @pytest.mark.filterwarnings("ignore")  # the checks provoke warnings of the classifier inside
@@ -79,6 +80,41 @@ def test_brings_probabilities_back_to_the_plain_model(estimator, trained_with, s
         assert log_loss(y, corrected) < log_loss(y, raw) - 0.1
     assert log_loss(y, corrected) < log_loss(y, plain) + 0.02
     np.testing.assert_array_equal(model.predict(X), model.classes_[corrected.argmax(axis=1)])
+
+
+class TestCalibration:
+    def test_held_out_samples_mend_an_overconfident_model(self):
+        """Naive Bayes on copies of one feature counts it many times."""
+        X, y = overlapping([1500, 200])
+        X, X_test, y, y_test = X[::2], X[1::2], y[::2], y[1::2]
+        copies, copies_test = np.repeat(X, 4, axis=1), np.repeat(X_test, 4, axis=1)
+        losses = {}
+        for cv in (None, 3):
+            model = PriorCorrectedClassifier(GaussianNB(), trained_with="balanced", cv=cv).fit(copies, y)
+            losses[cv] = log_loss(y_test, model.predict_proba(copies_test))
+        assert model.calibration_.temperature > 2
+        assert losses[3] < losses[None] - 0.1
+        plain = GaussianNB().fit(X, y)
+        assert losses[3] < log_loss(y_test, plain.predict_proba(X_test)) + 0.02
+
+    def test_little_is_changed_where_the_formula_is_right(self):
+        X, y = overlapping(COUNTS)
+        formula, fitted = (PriorCorrectedClassifier(trained_with="balanced", cv=cv).fit(X, y) for cv in (None, 3))
+        assert fitted.calibration_.temperature == pytest.approx(1, abs=0.15)
+        np.testing.assert_allclose(fitted.predict_proba(X), formula.predict_proba(X), atol=0.12)
+
+    def test_frozen_model_is_calibrated_on_the_samples_given(self):
+        X, y = overlapping([400, 100])
+        trained = GaussianNB().fit(np.repeat(X[::2], 4, axis=1), y[::2])
+        held_out = np.repeat(X[1::2], 4, axis=1)
+        model = PriorCorrectedClassifier(FrozenEstimator(trained), cv=2).fit(held_out, y[1::2])
+        assert model.calibration_.temperature > 2
+        np.testing.assert_allclose(model.predict_proba(held_out).mean(axis=0), [0.8, 0.2], atol=0.05)
+
+    def test_class_that_is_never_held_out(self):
+        X, y = overlapping([40, 20, 1])
+        with pytest.raises(ValueError, match=r"samples of every class.*Got none of class 2"):
+            PriorCorrectedClassifier(cv=2).fit(X, y)
 
 
 class TestFrozenModels:

@@ -1,8 +1,15 @@
 """Estimators for scikit-learn."""
 
 from longtail.estimators.adjusted import LogitAdjustedClassifier
+from longtail.estimators.boosted import MarginBoostedClassifier
 from longtail.estimators.corrected import PriorCorrectedClassifier
 from longtail.estimators.extreme import ExtremeClassifier
 from longtail.estimators.thresholded import ThresholdedClassifier
 
-__all__ = ["LogitAdjustedClassifier", "PriorCorrectedClassifier", "ExtremeClassifier", "ThresholdedClassifier"]
+__all__ = [
+    "LogitAdjustedClassifier",
+    "PriorCorrectedClassifier",
+    "MarginBoostedClassifier",
+    "ExtremeClassifier",
+    "ThresholdedClassifier",
+]

@@ -14,7 +14,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from longtail.estimators._common import Array, FloatArray, Split, check_score_width, select_rows, stratified_splits
 from longtail.estimators._routing import select_parameters
 
-__all__ = ["Samples", "fit_classifier", "read_logits", "read_probabilities", "read_samples", "split_samples"]
+__all__ = [
+    "SMALLEST_EVIDENCE",
+    "Samples",
+    "fit_classifier",
+    "read_logits",
+    "read_probabilities",
+    "read_samples",
+    "split_samples",
+]
 
 
 SMALLEST_EVIDENCE = 1e-6

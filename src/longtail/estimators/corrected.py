@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import Tags
 from sklearn.utils.metadata_routing import MetadataRouter
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from longtail.estimators._common import (
@@ -29,6 +30,8 @@ from longtail.estimators._corrections import (
 )
 from longtail.estimators._parameters import (
     ANYTHING,
+    FOLDS,
+    INTEGER,
     NOTHING,
     TARGET,
     Constraint,
@@ -37,8 +40,16 @@ from longtail.estimators._parameters import (
     text,
 )
 from longtail.estimators._routing import build_router, route_fit
-from longtail.estimators._samples import Samples, fit_classifier, read_probabilities, read_samples
+from longtail.estimators._samples import (
+    SMALLEST_EVIDENCE,
+    Samples,
+    fit_classifier,
+    read_probabilities,
+    read_samples,
+    split_samples,
+)
 from longtail.margins import Margins
+from longtail.posthoc.calibration import BiasCorrectedTemperature, bias_corrected_temperature
 from longtail.posthoc.seen import correct_probabilities, margin_prior, weighted_prior
 from longtail.prior import ClassPrior
 
@@ -67,6 +78,11 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             - ``Margins`` of a logit-adjusted loss, in the order of ``classes_``.
         target: the prior that the probabilities are for: "train", that of y; "uniform"; or [C] probabilities in the
             order of ``classes_``.
+        cv: None trusts the formula. A number of folds, a splitter or splits fit a temperature and a bias per class to
+            held-out probabilities (``longtail.posthoc.bias_corrected_temperature``), for models whose confidence is
+            wrong besides, as that of boosted trees and of whatever was trained on repeated or made-up samples. Of a
+            frozen estimator, the samples given to ``fit`` must then be ones that it was not trained on.
+        n_jobs: how many folds to fit at a time; None is 1.
 
     Attributes:
         classes_: [C] labels, sorted.
@@ -74,6 +90,7 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         class_prior_: [C] the class frequencies of y, by ``sample_weight``.
         seen_prior_: [C] those that training showed.
         target_: [C] the prior that the probabilities are for.
+        calibration_: the ``BiasCorrectedTemperature`` fitted to held-out samples; None without ``cv``.
         n_features_in_, feature_names_in_: as of ``estimator_``, where it has them.
 
     ``sample_weight`` goes to the classifier, and counts samples: y is weighted by it. Weights that are to balance the
@@ -110,13 +127,24 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     class_prior_: FloatArray
     seen_prior_: FloatArray
     target_: FloatArray
+    calibration_: BiasCorrectedTemperature | None
     n_features_in_: int
     feature_names_in_: Array
 
-    def __init__(self, estimator: Any = None, *, trained_with: Any = None, target: Any = "train") -> None:
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        trained_with: Any = None,
+        target: Any = "train",
+        cv: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.estimator = estimator
         self.trained_with = trained_with
         self.target = target
+        self.cv = cv
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> PriorCorrectedClassifier:
         """Train the classifier as ``trained_with`` says, unless it is frozen, and count what it has seen.
@@ -125,7 +153,7 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             X: what the classifier takes.
             y: [N] labels of any kind, with the true frequencies.
             sample_weight: [N]; None is 1. The classifier must take it.
-            **fit_params: with scikit-learn's metadata routing, what the classifier requests.
+            **fit_params: with scikit-learn's metadata routing, what the classifier or the splitter requests.
 
         Returns:
             The estimator itself.
@@ -135,10 +163,12 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         if not hasattr(base, "predict_proba"):
             raise TypeError(f"estimator must be a classifier with predict_proba. Got {type(base).__name__}.")
         check_not_corrected(self, base)
-        samples = read_samples(self, X, y, route_fit(self, base, sample_weight, fit_params).fit)
+        parameters = route_fit(self, base, sample_weight, fit_params)
+        samples = read_samples(self, X, y, parameters.fit)
         self.class_prior_ = samples.prior()
         self.target_ = target_probabilities(self.target, self.class_prior_)
         self.estimator_, self.seen_prior_ = _train(base, samples, self.trained_with)
+        self.calibration_ = None if self.cv is None else self._calibrate(base, samples, parameters.split)
         self.classes_ = samples.classes
         copy_feature_attributes(self)
         return self
@@ -153,17 +183,33 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         """[N, C] probabilities under the target prior."""
         check_is_fitted(self)
         probabilities = read_probabilities(self.estimator_, X, len(self.classes_))
-        return np.asarray(correct_probabilities(probabilities, self.seen_prior_, self.target_))
+        if self.calibration_ is None:
+            return np.asarray(correct_probabilities(probabilities, self.seen_prior_, self.target_))
+        logits = _true_logits(probabilities, self.seen_prior_, self.class_prior_)
+        calibrated = self.calibration_.apply(logits).softmax(dim=1).numpy()
+        return np.asarray(correct_probabilities(calibrated, self.class_prior_, self.target_))
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Who gets what of the arguments of ``fit``; see scikit-learn's guide to metadata routing."""
-        return build_router(self, self._base())
+        return build_router(self, self._base(), self.cv)
 
     def __sklearn_tags__(self) -> Tags:
         return copy_base_tags(super().__sklearn_tags__(), self._base())
 
     def _base(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
+
+    def _calibrate(self, base: Any, samples: Samples, split_parameters: dict[str, Any]) -> BiasCorrectedTemperature:
+        splits = split_samples(self.cv, samples, split_parameters)
+        parts: Iterable[tuple[FloatArray, Samples]] = Parallel(n_jobs=self.n_jobs)(
+            delayed(_hold_out)(base, samples, train, test, self.trained_with) for train, test in splits
+        )
+        logits, held_out = zip(*parts, strict=True)
+        codes, counts = (
+            np.concatenate(values)
+            for values in ([part.codes for part in held_out], [part.counts() for part in held_out])
+        )
+        return bias_corrected_temperature(np.concatenate(logits), codes, counts)
 
 
 class _Trained(NamedTuple):
@@ -191,6 +237,22 @@ def _train(base: Any, samples: Samples, trained_with: Any) -> _Trained:
         )
     own = find_class_weights(base, samples.classes, prior)
     return _Trained(fit_classifier(base, samples), prior if own is None else _weighted(prior, own))
+
+
+def _hold_out(
+    base: Any, samples: Samples, train: Array, test: Array, trained_with: Any
+) -> tuple[FloatArray, Samples]:
+    """Logits at the true prior of samples that the classifier was not trained on, and these samples."""
+    seen, unseen = samples.part(train), samples.part(test)
+    trained = _train(base, seen, trained_with)
+    probabilities = read_probabilities(trained.model, unseen.X, len(samples.classes))
+    return _true_logits(probabilities, trained.seen, seen.prior()), unseen
+
+
+def _true_logits(probabilities: FloatArray, seen: FloatArray, prior: FloatArray) -> FloatArray:
+    """[N, C] logarithms of the corrected probabilities, where they have one."""
+    corrected = correct_probabilities(probabilities, seen, prior)
+    return np.log(np.maximum(corrected, SMALLEST_EVIDENCE * prior))
 
 
 def _resample_and_train(base: Any, samples: Samples, sampler: Any) -> _Trained:
@@ -253,5 +315,7 @@ CONSTRAINTS: Constraints = {
         ),
     ),
     "target": (TARGET,),
+    "cv": (NOTHING, FOLDS),
+    "n_jobs": (INTEGER, NOTHING),
 }
 """What the parameters of PriorCorrectedClassifier may be."""

@@ -1,6 +1,21 @@
 """After training: logits adjusted, tau chosen, priors estimated, thresholds per label."""
 
 from longtail.posthoc.adjust import adjust_logits
+from longtail.posthoc.calibration import (
+    BiasCorrectedTemperature,
+    bias_corrected_temperature,
+    calibrate_groups,
+    group_temperatures,
+)
+from longtail.posthoc.label_shift import (
+    PriorInterval,
+    ShiftTest,
+    bbse_prior,
+    bootstrap_prior,
+    calibrated_em_prior,
+    detect_prior_shift,
+    rlls_prior,
+)
 from longtail.posthoc.nearest import class_means, nearest_mean, nearest_neighbors
 from longtail.posthoc.normalize import normalize_weights, normalize_weights_by_prior
 from longtail.posthoc.objectives import (
@@ -28,8 +43,19 @@ __all__ = [
     "balanced_log_loss_shares",
     "balanced_calibration_error_shares",
     "temperature_scale",
+    "BiasCorrectedTemperature",
+    "bias_corrected_temperature",
+    "group_temperatures",
+    "calibrate_groups",
     "PriorEstimate",
     "estimate_target_prior",
+    "calibrated_em_prior",
+    "bbse_prior",
+    "rlls_prior",
+    "PriorInterval",
+    "bootstrap_prior",
+    "ShiftTest",
+    "detect_prior_shift",
     "TauSearch",
     "tune_tau",
     "cross_validate_tau",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longtail._core.checks import as_tensor
 from longtail._core.labels import label_array
-from longtail.margins import Margins
+from longtail.margins import Margins, is_shift
 from longtail.posthoc._inputs import FloatArray, PriorLike, log_prior, prior_probabilities
 from longtail.prior import ClassPrior
 
@@ -68,7 +68,7 @@ def margin_prior(prior: PriorLike, margins: Margins) -> Tensor:
 
     Args:
         prior: the prior of the data, as counts or [C] probabilities.
-        margins: of the loss, with positive[y] = -negative[y] up to a constant: these are a shift of the logits.
+        margins: of the loss, with positive[y] = -negative[y], which are a shift of the logits.
 
     Returns:
         [C] float64 that sum to 1.
@@ -88,10 +88,7 @@ def margin_prior(prior: PriorLike, margins: Margins) -> Tensor:
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (10).
     """
-    offsets = (margins.positive + margins.negative).double()
-    # Both parts may be far larger than what they leave of each other.
-    scale = float(margins.positive.abs().max() + margins.negative.abs().max())
-    if float(offsets.max() - offsets.min()) > 1e-6 * scale:
+    if not is_shift(margins):
         raise ValueError(
             "margins must be a shift of the logits, positive = -negative, to stand for a prior. Got others; "
             "fit bias_corrected_temperature on a holdout instead."
