@@ -263,7 +263,7 @@ def fingerprint(plan):
     """All that a plan does to one batch, one epoch's order, a head and its logits."""
     numbers = []
     for phase in plan.phases:
-        numbers += [phase.share, phase.strength if phase.regularizer is not None else 0.0]
+        numbers += [phase.share, phase.views, phase.strength if phase.regularizer is not None else 0.0]
         inputs = make_inputs(torch.float32)
         if phase.learner is not None:
             numbers += learned_numbers(phase)

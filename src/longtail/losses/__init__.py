@@ -7,9 +7,19 @@ may define ``end_epoch()``, which a training loop calls after each epoch, in all
 adapts its ratios there. Any module with these habits, yours as well, works wherever a loss is asked for.
 """
 
-from longtail.losses.centroids import Center, ClassCentroids, DroLt, center, dro_lt
+from longtail.losses.centroids import (
+    BalancedContrastive,
+    Center,
+    ClassCentroids,
+    DroLt,
+    balanced_contrastive,
+    center,
+    dro_lt,
+)
+from longtail.losses.consistency import ConsistentViews, view_consistency
 from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupled_hinge, decoupled_logistic
 from longtail.losses.elm import Pull, count_margin, probability_margin, pull
+from longtail.losses.experts import ExpertsCrossEntropy
 from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.linear import (
     LinearMarginCrossEntropy,
@@ -89,4 +99,9 @@ __all__ = [
     "DistributionBalancedLoss",
     "margin_cross_entropy",
     "MarginCrossEntropy",
+    "balanced_contrastive",
+    "BalancedContrastive",
+    "view_consistency",
+    "ConsistentViews",
+    "ExpertsCrossEntropy",
 ]

@@ -1,4 +1,4 @@
-"""Losses on embeddings that know a centroid of each class: DRO-LT and center loss."""
+"""Losses on embeddings that know a centroid of each class: DRO-LT, center and balanced contrastive loss."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longtail._core.checks import check_class_range
+from longtail._core.checks import check_class_range, check_positive
 from longtail._core.collectives import is_initialized
-from longtail._core.numerics import squared_distances
+from longtail._core.numerics import squared_distances, unit_vectors
 from longtail.losses._embeddings import EmbeddingLoss, check_pairs, check_width, no_autocast, take_saved_width
 from longtail.losses._terms import register_constant
 
-__all__ = ["dro_lt", "center", "ClassCentroids", "DroLt", "Center"]
+__all__ = [
+    "BalancedContrastive",
+    "Center",
+    "ClassCentroids",
+    "DroLt",
+    "balanced_contrastive",
+    "center",
+    "dro_lt",
+]
 
 
 def dro_lt(embeddings: Tensor, target: Tensor, margin: Tensor, centroids: Tensor) -> Tensor:
@@ -105,6 +113,62 @@ def center(embeddings: Tensor, target: Tensor, centroids: Tensor) -> Tensor:
     _check_centroids("center", centroids, len(centroids), wide.shape[1])
     check_class_range(target, len(centroids))
     return (wide - centroids.to(wide)[target]).square().sum(dim=1)
+
+
+def balanced_contrastive(embeddings: Tensor, target: Tensor, centroids: Tensor, temperature: float = 0.1) -> Tensor:
+    """Balanced contrastive loss: every class of a batch weighs alike as a negative, and every class is in it.
+
+    Formula:
+        Omega = -mean over partners p of log(exp(s[p]) / sum_c mean over samples k of class c of exp(s[k])), where
+        s[k] = cos(x, x[k]) / temperature, and the centroid of a class counts as one of its samples
+
+    Args:
+        embeddings: [N, D].
+        target: [N] class indices.
+        centroids: [C, D] one direction per class; a class whose centroid is 0 has none yet.
+        temperature: of the cosines.
+
+    Returns:
+        [N] values; the sample itself is neither partner nor negative.
+
+    As the method ``balanced_contrastive`` it is added to the logit-adjusted loss, times ``strength``. Holds an
+    [N, N + C] matrix.
+
+    Use when:
+        Features of rare classes are crowded by frequent ones; with ``views`` of 2, as its authors do.
+    Avoid when:
+        A step may not cost more, or classes are so many that a row of them per sample is too much.
+    Special cases:
+        ``supervised_contrastive`` but for the weights of classes and the centroids.
+
+    >>> x, y = torch.eye(2), torch.tensor([0, 1])
+    >>> balanced_contrastive(x, y, torch.eye(2), temperature=1.0).exp().round(decimals=4)
+    tensor([1.3679, 1.3679])
+
+    Deviates:
+        The authors learn class centers from the classifier's weights and contrast the output of a projection; here
+        they are moving averages of the class's embeddings, and what is contrasted is the embedding itself.
+
+    Reference:
+        Zhu et al. (2022), "Balanced contrastive learning for long-tailed visual recognition", eq. (5) and (6).
+    """
+    wide, target = check_pairs("balanced_contrastive", embeddings, target)
+    check_class_range(target, len(centroids))
+    _check_centroids("balanced_contrastive", centroids, len(centroids), wide.shape[1])
+    check_positive(temperature, "balanced_contrastive: temperature")
+    with no_autocast(wide):
+        known = torch.nonzero(centroids.norm(dim=1) > 0)[:, 0]
+        points = torch.cat([unit_vectors(wide), unit_vectors(centroids.to(wide)[known])])
+        labels = torch.cat([target, known])
+        similarity = unit_vectors(wide) @ points.T / temperature
+        is_other = ~torch.eye(len(target), len(labels), dtype=torch.bool, device=target.device)
+        is_partner = (target[:, None] == labels) & is_other
+        is_same = target[:, None] == labels
+        # How many of its class a point shares its say with; the sample itself is not among them.
+        sizes = labels.bincount(minlength=len(centroids))[labels] - is_same.long()
+        weighted = torch.where(is_other, similarity - sizes.clamp_min(1).to(similarity).log(), -torch.inf)
+        logs = similarity - torch.logsumexp(weighted, dim=1, keepdim=True)
+        return -torch.where(is_partner, logs, 0.0).sum(dim=1) / is_partner.sum(dim=1).clamp_min(1)
 
 
 class ClassCentroids(nn.Module):
@@ -206,6 +270,27 @@ class Center(_CentroidLoss):
     def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
         """[N] values of ``center``."""
         return center(embeddings, target, self.current_centroids(embeddings, target))
+
+
+class BalancedContrastive(_CentroidLoss):
+    """The mean of ``balanced_contrastive``, around a moving average of each class's embeddings.
+
+    Args:
+        num_classes: C.
+        temperature: of the cosines.
+        momentum: of the moving average.
+
+    >>> BalancedContrastive(num_classes=2)(torch.eye(2), torch.tensor([0, 1])).item() < 1e-3
+    True
+    """
+
+    def __init__(self, num_classes: int, temperature: float = 0.1, momentum: float = 0.9) -> None:
+        super().__init__(num_classes, momentum)
+        self.temperature = temperature
+
+    def values(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """[N] values of ``balanced_contrastive``."""
+        return balanced_contrastive(embeddings, target, self.current_centroids(embeddings, target), self.temperature)
 
 
 def _check_centroids(name: str, centroids: Tensor, num_classes: int, width: int) -> None:

@@ -120,6 +120,16 @@ def triplet(prior: ClassPrior, strength: float = 0.01, margin: float = 1.0) -> P
     return _regularize(losses.Triplet(margin), strength)
 
 
+def balanced_contrastive(
+    prior: ClassPrior, strength: float = 0.35, temperature: float = 0.1, momentum: float = 0.9, views: int = 1
+) -> Plan:
+    """Balanced contrastive loss beside the logit-adjusted loss."""
+    margins = margin_builders.logit_adjusted(prior)
+    regularizer = losses.BalancedContrastive(prior.num_classes, temperature, momentum)
+    phase = Phase(MarginCrossEntropy(margins), regularizer=regularizer, strength=strength, views=views)
+    return Plan((phase,), margins=margins)
+
+
 def hybrid(prior: ClassPrior, strength: float = 0.1) -> Plan:
     """Hybrid contrastive learning: both parts see logits."""
     return Plan((Phase(losses.HybridLoss(strength)),))

@@ -13,6 +13,7 @@ from torch import nn
 from longtail import losses, weights
 from longtail.heads import CosineLinear
 from longtail.losses.decoupled import DecoupledFunction
+from longtail.margins import logit_adjusted
 from longtail.masking import MaskedLoss, PartialLabelMasking
 from longtail.methods.plan import Phase, Plan, SamplerFactory
 from longtail.prior import ClassPrior
@@ -32,6 +33,7 @@ __all__ = [
     "focal",
     "masked",
     "undersampled_binary",
+    "view_consistency",
 ]
 
 
@@ -53,6 +55,13 @@ def decoupled_logistic(prior: ClassPrior) -> Plan:
 def decoupled_hinge(prior: ClassPrior) -> Plan:
     """One-against-the-rest hinge loss."""
     return _decoupled(losses.decoupled_hinge)
+
+
+def view_consistency(prior: ClassPrior, strength: float = 1.0, tau: float = 1.0) -> Plan:
+    """The logit-adjusted loss on two views of each sample, which are to agree."""
+    margins = logit_adjusted(prior, tau)
+    loss = losses.ConsistentViews(losses.MarginCrossEntropy(margins), strength)
+    return Plan((Phase(loss, views=2),), margins=margins)
 
 
 def cosine_contrastive(prior: ClassPrior) -> Plan:

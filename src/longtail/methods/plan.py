@@ -100,12 +100,16 @@ class Phase:
     """Embeddings [N, D], target [N] -> a scalar, added to the loss times ``strength``."""
     strength: float = 0.0
     """How much the regularizer counts."""
+    views: int = 1
+    """How often each sample comes in a batch, one after the other, augmented anew; the first is augmented weakly."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and self.strength >= 0):
             raise ValueError(f"Phase: strength must be a finite number of at least 0. Got {self.strength}.")
         if self.learner is not None and self.new_head is None:
             raise ValueError("Phase: a learner must have a new_head to learn from. Got none.")
+        if self.views < 1:
+            raise ValueError(f"Phase: views must be at least 1. Got {self.views}.")
         if not (math.isfinite(self.share) and self.share > 0):
             raise ValueError(f"Phase: share must be above 0. Got {self.share}.")
 

@@ -141,6 +141,8 @@ _ROWS = (
     Method("range_loss", "embedding", losses.range_loss, embedding.range_loss),
     Method("supervised_contrastive", "embedding", losses.supervised_contrastive, embedding.supervised_contrastive),
     Method("triplet", "embedding", losses.triplet, embedding.triplet),
+    Method("balanced_contrastive", "embedding", losses.balanced_contrastive, embedding.balanced_contrastive),
+    Method("view_consistency", "loss", losses.view_consistency, independent.view_consistency),
     Method("hybrid", "embedding", losses.hybrid, embedding.hybrid),
     Method("experts", "experts", ensembles.experts, ensembles.experts),
     Method("skill_diverse_experts", "experts", ensembles.skill_diverse_experts, ensembles.skill_diverse_experts),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -66,20 +66,40 @@ def train_batches(
     recipe: TrainRecipe,
     generator: torch.Generator,
     size: int = 0,
+    views: int = 1,
 ) -> Iterator[Batch]:
-    """Augmented batches in the order of ``indices``; the last one may be smaller. ``size`` is the side of images."""
+    """Augmented batches in the order of ``indices``; the last one may be smaller. ``size`` is the side of images.
+
+    With several views each sample comes so often in a row, augmented anew; the first of them is only moved: without
+    policy and cutout.
+    """
+    weak = replace(recipe, augmentation="none", cutout=0)
     mixer = None if recipe.mixing == "none" else Mixer(split.labels, num_classes)
 
-    def load(chosen: Tensor) -> Inputs:
-        inputs = augment_inputs(split.batch(chosen), prepare, recipe, generator)
+    def load(chosen: Tensor, settings: TrainRecipe = recipe) -> Inputs:
+        inputs = augment_inputs(split.batch(chosen), prepare, settings, generator)
         return augment.shrink(inputs, size) if size and isinstance(inputs, Tensor) else inputs
 
     for chosen in index_batches(indices, batch_size):
+        if views > 1:
+            seen = [load(chosen, weak), *(load(chosen) for _ in range(views - 1))]
+            yield Batch(interleave(seen), split.targets(chosen).repeat_interleave(views, dim=0))
+            continue
         inputs = load(chosen)
         if mixer is not None and isinstance(inputs, Tensor):
             yield mixer.mix(inputs, chosen, load, recipe, generator)
         else:
             yield Batch(inputs, split.targets(chosen))
+
+
+def interleave(views: Sequence[Inputs]) -> Tensor:
+    """[V N, ...]: all views of the first sample, then those of the next."""
+    tensors = [view for view in views if isinstance(view, Tensor)]
+    if len(tensors) < len(views):
+        raise ValueError("several views must be of images or features in tensors. Got sparse features.")
+    mixed = torch.stack(tensors, dim=1).flatten(0, 1)
+    is_last = tensors[0].ndim == 4 and tensors[0].is_contiguous(memory_format=torch.channels_last)
+    return mixed.contiguous(memory_format=torch.channels_last) if is_last else mixed
 
 
 class Mixer:

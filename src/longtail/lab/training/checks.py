@@ -24,7 +24,7 @@ from longtail.prior import ClassPrior
 __all__ = ["check_data", "check_recipe"]
 
 IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size", "augmentation")
-PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixing": "none"}
+PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixing": "none", "sharpness": 0.0}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
 
 
@@ -89,6 +89,11 @@ def _check_train(settings: TrainRecipe) -> None:
     look_up(SCHEDULES, settings.schedule, "train.schedule")
     look_up(POLICIES, settings.augmentation, "train.augmentation")
     look_up(MIXINGS, settings.mixing, "train.mixing")
+    if settings.sharpness > 0 and (settings.accumulate > 1 or settings.precision.startswith("16")):
+        raise ValueError(
+            "train.sharpness takes both passes of a step on one batch, with gradients as they are: it needs "
+            f"train.accumulate = 1 and no float16. Got {settings.accumulate} and {settings.precision!r}."
+        )
     check_bounds(settings, "train")
 
 
@@ -124,7 +129,7 @@ def _try_plan(method: Method, options: Mapping[str, Any]) -> Plan:
 
 @torch.no_grad()
 def _try_phase(phase: Phase) -> None:
-    labels, x, weight = torch.tensor([0, 0, 1]), torch.eye(3), torch.eye(2, 3)
+    labels, x, weight = torch.tensor([0, 0, 1, 1]), torch.eye(4), torch.eye(2, 4)
     phase.sampler(labels, 0, 1)
     if phase.learner is not None:
         phase.learner(labels, 0)
@@ -144,7 +149,7 @@ def _is_like(value: object, default: object) -> bool:
 
 def _check_plan(method: Method, plan: Plan, settings: TrainRecipe) -> None:
     """Raise for settings in which a learner or a regularizer has no meaning."""
-    if settings.mixing != "none" and any(phase.regularizer is not None for phase in plan.phases):
+    if settings.mixing != "none" and any(p.regularizer is not None or p.views > 1 for p in plan.phases):
         raise ValueError(
             f"{method.name} needs one label per sample: train.mixing must be 'none'. Got {settings.mixing!r}."
         )

@@ -63,7 +63,7 @@ from longtail.lab.training.evaluation import (
 )
 from longtail.lab.training.mixing import seen_prior
 from longtail.lab.training.models import keep_embeddings
-from longtail.lab.training.optimizers import learning_rate
+from longtail.lab.training.optimizers import climb, learning_rate, limit_norms
 from longtail.lab.training.progress import TrainingProgress
 from longtail.lab.training.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
 from longtail.lab.training.state import State, begin_stage, save_state, start_state
@@ -247,7 +247,10 @@ def _train_one_epoch(
     meta_generator = torch.Generator().manual_seed(mix_seed(settings.seed, state.epoch, fabric.global_rank, 2))
     torch.manual_seed(seed)  # for dropout, and for losses that draw
     size = _image_size(settings, data, planned)
-    batches = train_batches(data.train, indices, batch_size, data.num_classes, prepare, settings, generator, size)
+    views = planned.phase.views
+    batches = train_batches(
+        data.train, indices, batch_size, data.num_classes, prepare, settings, generator, size, views
+    )
     state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
     for module in (state.loss, state.regularizer):
         fabric.to_device(module)
@@ -320,10 +323,16 @@ def _step(
         loss = _loss_of(fabric, state, phase, batch)
         fabric.backward(loss / settings.accumulate)
     if is_update:
+        if settings.sharpness > 0:
+            with climb(state.model, settings.sharpness):
+                state.optimizer.zero_grad()
+                fabric.backward(_loss_of(fabric, state, phase, batch))
         if settings.clip_norm > 0:
             fabric.clip_gradients(state.wrapped, state.optimizer, max_norm=settings.clip_norm)
         state.optimizer.step()
         state.optimizer.zero_grad()
+        if settings.max_norm > 0:
+            limit_norms(state.model.head, settings.max_norm)
         if state.average is not None:
             state.average.update_parameters(state.model)
     return loss.detach()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import nn
 
+from longtail.lab.training.models import Classifier
 from longtail.lab.training.recipe import TrainRecipe
 
-__all__ = ["OPTIMIZERS", "SCHEDULES", "learning_rate", "make_optimizer"]
+__all__ = ["OPTIMIZERS", "SCHEDULES", "climb", "learning_rate", "limit_norms", "make_optimizer"]
 
-Parameters = Iterable[nn.Parameter]
+Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
 def sgd(parameters: Parameters, recipe: TrainRecipe) -> torch.optim.Optimizer:
@@ -82,9 +85,88 @@ SCHEDULES: Mapping[str, Callable[[float, TrainRecipe], float]] = MappingProxyTyp
 """Name -> factor on the learning rate at a share of training in [0, 1]."""
 
 
-def make_optimizer(parameters: Parameters, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer over the parameters that are to be trained."""
-    return OPTIMIZERS[recipe.optimizer]([p for p in parameters if p.requires_grad], recipe)
+def make_optimizer(model: Classifier, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer over the parameters that are to be trained, each part with its own weight decay."""
+    head = {id(parameter) for parameter in model.head.parameters()}
+    decays: dict[float, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            decay = recipe.weight_decay
+            if id(parameter) in head and recipe.head_weight_decay >= 0:
+                decay = recipe.head_weight_decay
+            if parameter.ndim < 2 and not recipe.decay_biases:
+                decay = 0.0
+            decays.setdefault(decay, []).append(parameter)
+    if len(decays) == 1 and recipe.weight_decay in decays:
+        return OPTIMIZERS[recipe.optimizer](decays[recipe.weight_decay], recipe)
+    groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in decays.items()]
+    return OPTIMIZERS[recipe.optimizer](groups, recipe)
+
+
+@contextmanager
+def climb(model: nn.Module, radius: float) -> Iterator[None]:
+    """Weights that are, in this block, ``radius`` farther up their gradient: where sharp minima show.
+
+    Formula:
+        w + radius * g / ||g||, over all weights together
+
+    Args:
+        model: with gradients; they are left as they are, and so are running statistics of batch normalization.
+        radius: rho of sharpness-aware minimization. The gradient taken in the block is what the optimizer then uses.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> before = model.weight.item()
+    >>> model(torch.ones(1, 1)).sum().backward()
+    >>> with climb(model, 0.5):
+    ...     moved = model.weight.item()
+    >>> round(moved - before, 6), model.weight.item() == before
+    (0.5, True)
+
+    Reference:
+        Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization", eq. (2) and
+        Algorithm 1.
+    """
+    moved = [(p, p.grad, p.detach().clone()) for p in model.parameters() if p.grad is not None]
+    norms = [
+        (m, m.momentum) for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+    ]
+    length = math.sqrt(sum(float(gradient.double().square().sum()) for _, gradient, _ in moved))
+    with torch.no_grad():
+        for parameter, gradient, _ in moved:
+            parameter.add_(gradient, alpha=radius / max(length, 1e-12))
+    for module, _ in norms:
+        module.momentum = 0.0
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, _, before in moved:
+                parameter.copy_(before)
+        for module, momentum in norms:
+            module.momentum = momentum
+
+
+@torch.no_grad()
+def limit_norms(head: nn.Module, largest: float) -> None:
+    """Shorten class vectors that are longer than ``largest``: MaxNorm.
+
+    Args:
+        head: a linear or cosine head, or several of them.
+        largest: radius of the ball that class vectors stay in.
+
+    >>> head = nn.Linear(2, 1)
+    >>> head.weight.data.copy_(torch.tensor([[3.0, 4.0]])).tolist()
+    [[3.0, 4.0]]
+    >>> limit_norms(head, 1.0)
+    >>> round(head.weight.norm().item(), 6)
+    1.0
+
+    Reference:
+        Alshammari et al. (2022), "Long-tailed recognition via weight balancing", eq. (4).
+    """
+    for weight in head.parameters():
+        if weight.ndim == 2:
+            weight.copy_(weight.renorm(2, 0, largest))
 
 
 def learning_rate(epoch: float, num_epochs: float, recipe: TrainRecipe) -> float:

@@ -79,6 +79,14 @@ class TrainRecipe:
     """Of SGD."""
     nesterov: bool = False
     weight_decay: Annotated[float, Bounds(0)] = 5e-4
+    head_weight_decay: Annotated[float, Bounds(-1)] = -1.0
+    """Of the head, in place of ``weight_decay``; below 0: the same."""
+    decay_biases: bool = True
+    """Whether biases and the scales of normalization decay too."""
+    max_norm: Annotated[float, Bounds(0)] = 0.0
+    """Largest length of a class vector, kept by shortening after each step; 0 is none."""
+    sharpness: Annotated[float, Bounds(0)] = 0.0
+    """Radius of sharpness-aware minimization, which takes two passes per step; 0 is off, 0.05 is usual."""
     schedule: str = "cosine"
     """A name in ``optimizers.SCHEDULES``: "constant", "cosine", "multi_step" or "one_cycle"."""
     milestones: Annotated[tuple[float, ...], Bounds(0, 1)] = (0.8, 0.9)

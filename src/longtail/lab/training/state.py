@@ -175,7 +175,7 @@ def _resume(
 def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier, loss: nn.Module) -> State:
     if recipe.train.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = make_optimizer(model.parameters(), recipe.train)
+    optimizer = make_optimizer(model, recipe.train)
     wrapped, wrapped_optimizer = fabric.setup(model, optimizer)
     average = None
     if recipe.train.ema_decay > 0:
