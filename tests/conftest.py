@@ -1,5 +1,6 @@
 """Fixtures that several test files use."""
 
+import gc
 import importlib.util
 import os
 from pathlib import Path
@@ -51,3 +52,23 @@ def real_file():
         return Path(root) / relative
 
     return find
+
+
+@pytest.fixture
+def peak_memory():
+    """``peak_memory(function)``: bytes by which memory grows at most while it runs; skips where that is not known."""
+    clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not (clear.exists() and os.access(clear, os.W_OK)):
+        pytest.skip("needs Linux's /proc")
+
+    def read(field):
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field)) * 1024
+
+    def measure(function):
+        gc.collect()
+        clear.write_text("5")
+        before = read("VmRSS")
+        function()
+        return read("VmHWM") - before
+
+    return measure

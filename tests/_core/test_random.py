@@ -94,3 +94,10 @@ def test_seeds_are_those_that_earlier_runs_were_made_with():
     assert (mix_seed(5, 2), mix_seed(3, 0, 1, 0)) == (3226123765, 3578933982)
     assert epoch_seed(20_260_101, 7, 1) == ((20_260_101 * 1_000_003 + 7) * 1_000_003 + 1) % 2**64
     assert epoch_seed(3, 7, 2, weights=(1_000_003, 7_919, 104_729)) == 3 * 1_000_003 + 7 * 7_919 + 2 * 104_729
+
+
+def test_the_alias_table_takes_little_more_memory_than_it_keeps(peak_memory):
+    probs = torch.rand(4_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    built = []
+    bytes_per_category = peak_memory(lambda: built.append(AliasTable(probs))) / len(probs)
+    assert bytes_per_category < 20  # of which 12 are the table; half of these categories are large
