@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from longtail._core.labels import IntArray, column_sums, label_array, to_numpy
+from longtail._core.memory import check_memory
 
 __all__ = ["ClassPrior"]
 
 FEWEST_GROUPED = 6
 """Fewer classes are shown by name: groups of one or two classes say less than the classes do."""
+MANY_CLASSES = 10**7
+"""More, by the largest label alone, are looked at before memory is taken for their counts."""
 MOST_NAMED = 10
 """More classes keep their group, even if it is the only one."""
 
@@ -275,4 +278,6 @@ def _count(labels: IntArray, num_classes: int | None) -> IntArray:
         wrong = low if low < 0 else high
         wanted = "at least 0" if num_classes is None else f"in 0..{size - 1}"
         raise ValueError(f"ClassPrior: labels must be {wanted}. Got {wrong}.")
+    if num_classes is None and size > MANY_CLASSES:
+        check_memory(8 * size, f"ClassPrior: counts of {size:,} classes, by the largest label,")
     return np.bincount(labels, minlength=size).astype(np.int64)

@@ -77,6 +77,8 @@ def _checked_integers(array: npt.NDArray[Any]) -> IntArray:
             f"ClassPrior.from_labels: labels must be integers. Got {array.dtype}; encode them first, "
             "for example with sklearn.preprocessing.LabelEncoder."
         )
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"ClassPrior.from_labels: labels must be below 2^63. Got {array.max()}.")
     return array.astype(np.int64, copy=False)
 
 

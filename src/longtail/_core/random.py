@@ -73,11 +73,11 @@ def _buckets(probs: Tensor) -> tuple[Tensor, Tensor]:
     is_large[previous] = True  # rounding may leave none
     alias = torch.arange(len(threshold), dtype=index_dtype(len(threshold)), device=threshold.device)
     for small, filler in _match_sums(threshold, is_large, of_large=False):
-        alias[small.index] = filler.index.to(alias.dtype)
+        alias[small.categories] = filler.categories.to(alias.dtype)
     for large, filled in _match_sums(threshold, is_large, of_large=True):
-        threshold[large.index] = (large.after + 1 - torch.where(large.after > 0, filled.after, 0)).clamp_(0, 1)
-        alias[torch.cat([previous[None], large.index[:-1]])] = large.index.to(alias.dtype)
-        previous = large.index[-1]
+        threshold[large.categories] = (large.after + 1 - torch.where(large.after > 0, filled.after, 0)).clamp_(0, 1)
+        alias[torch.cat([previous[None], large.categories[:-1]])] = large.categories.to(alias.dtype)
+        previous = large.categories[-1]
     threshold[previous], alias[previous] = 1, previous  # nobody is left to fill it; what it lacks is rounding
     return threshold.clamp_max_(1), alias
 
@@ -85,7 +85,7 @@ def _buckets(probs: Tensor) -> tuple[Tensor, Tensor]:
 class _Sums(NamedTuple):
     """Categories, and how far those before them, and with them, are from a height of 1 together."""
 
-    index: Tensor
+    categories: Tensor
     before: Tensor
     after: Tensor
 
@@ -94,11 +94,11 @@ def _sum_up(threshold: Tensor, is_large: Tensor, of_large: bool) -> Iterator[_Su
     """Sums over all large, or all small, categories in order, some at a time."""
     total = threshold.new_zeros(1)
     for start in range(0, len(threshold), BUILD_SIZE):
-        index = torch.nonzero(is_large[start : start + BUILD_SIZE] == of_large).flatten() + start
-        if len(index):
-            distance = threshold[index] - 1 if of_large else 1 - threshold[index]
+        categories = torch.nonzero(is_large[start : start + BUILD_SIZE] == of_large).flatten() + start
+        if len(categories):
+            distance = threshold[categories] - 1 if of_large else 1 - threshold[categories]
             sums = torch.cat([total, distance]).cumsum(0)
-            yield _Sums(index, sums[:-1], sums[1:])
+            yield _Sums(categories, sums[:-1], sums[1:])
             total = sums[-1:]
 
 
@@ -107,14 +107,14 @@ def _match_sums(threshold: Tensor, is_large: Tensor, of_large: bool) -> Iterator
     others = _sum_up(threshold, is_large, not of_large)
     other = next(others, None)
     for own in _sum_up(threshold, is_large, of_large):
-        while other is not None and len(own.index):
+        while other is not None and len(own.categories):
             at = torch.searchsorted(other.after, own.after if of_large else own.before, right=not of_large)
-            num_found = int(torch.searchsorted(at, len(other.index)))
+            num_found = int(torch.searchsorted(at, len(other.categories)))
             following = next(others, None) if num_found < len(at) else None
             if following is None:
                 num_found = len(at)
             if num_found:
-                at = at[:num_found].clamp_max_(len(other.index) - 1)
+                at = at[:num_found].clamp_max_(len(other.categories) - 1)
                 yield _Sums(*(part[:num_found] for part in own)), _Sums(*(part[at] for part in other))
                 own = _Sums(*(part[num_found:] for part in own))
             other = following or other

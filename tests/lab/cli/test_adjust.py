@@ -252,7 +252,7 @@ def test_a_failed_write_leaves_nothing(run, folder, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
 
-    monkeypatch.setattr(np, "savez", fail)
+    monkeypatch.setattr("numpy.lib.format.write_array", fail)  # once the rows are written
     (folder / "out.npz").write_bytes(b"precious")
     files = sorted(folder.iterdir())
     arguments = (folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npz", "--force")
@@ -498,3 +498,81 @@ def test_names_cannot_steer_the_terminal(run, folder):
     assert done.exit_code == 2
     assert "class b\\x1b[2J has no training samples" in done.stderr
     assert "\x1b" not in done.output
+
+
+def split_scores(folder, parts=3):
+    """The scores as a folder of Parquet parts."""
+    table = pa.parquet.read_table(folder / "logits.parquet")
+    (folder / "parts").mkdir()
+    for i in range(parts):
+        pa.parquet.write_table(table.slice(i * 100, 100), folder / "parts" / f"{i}.parquet")
+    return [folder / "parts" / f"{i}.parquet" for i in range(parts)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".npy"])
+def test_parts_give_what_one_file_gives(run, folder, monkeypatch, suffix):
+    monkeypatch.setattr("longtail.lab.data.formats.table_files.BATCH", 4000)
+    files = split_scores(folder)
+    options = ["--counts", folder / "counts.csv", "--columns", "score_", "--label", "truth"]
+    screens = []
+    for sources, name in (([folder / "logits.parquet"], "one"), ([folder / "parts"], "folder"), (files, "files")):
+        done = run("adjust", *sources, *options, "--output", folder / f"{name}{suffix}")
+        assert done.exit_code == 0, done.stderr
+        screens.append(done.stdout.partition("Wrote")[0])
+    assert len(set(screens)) == 1
+    for name in ("folder", "files"):
+        one, many = (load_all(folder / f"{part}{suffix}") for part in ("one", name))
+        assert one.keys() == many.keys()
+        for key, values in one.items():
+            np.testing.assert_array_equal(values, many[key])
+
+
+def load_all(path):
+    if path.suffix == ".npy":
+        return {"": np.load(path)}
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return dict(file)
+    table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def test_a_bad_last_part_writes_nothing(refuse, folder):
+    """Another schema is seen before, other numbers only while rows are written."""
+    files = split_scores(folder)
+    shared = (
+        folder / "parts",
+        "--counts",
+        folder / "counts.csv",
+        "--columns",
+        "score_",
+        "--output",
+        folder / "o.csv",
+    )
+    table = pa.parquet.read_table(files[-1])
+    before = {*folder.iterdir()}
+    pa.parquet.write_table(table.drop_columns(["truth"]), files[-1])
+    refuse("adjust", *shared, message="2.parquet: every part must have the columns of")
+    pa.parquet.write_table(table.set_column(2, "score_cat", pa.array([0.0] * 99 + [np.nan])), files[-1])
+    refuse("adjust", *shared, message="scores must be finite. Got nan in row 299, class cat")
+    shares = [np.full(100, 1 / 3) for _ in range(3)]
+    for i, path in enumerate(files):
+        shares[0][-1] = 0.9 if i == 2 else 1 / 3
+        pa.parquet.write_table(pa.table(shares, names=["score_cat", "score_dog", "score_emu"]), path)
+    refuse("adjust", *shared, "--probabilities", message="must sum to 1. Got 1.56667 in row 299")
+    assert {*folder.iterdir()} == before
+
+
+def test_the_budget_of_memory_is_an_option(refuse, folder):
+    shared = (folder / "logits.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npy")
+    message = "--target-prior estimate: {} would take 3.6e-05 GB of memory, and data may take 1e-05 GB"
+    refuse(
+        "adjust",
+        *shared,
+        "--target-prior",
+        "estimate",
+        "--memory",
+        "1e-5",
+        message=message.format(folder / "logits.npy"),
+    )
+    refuse("adjust", *shared, "--memory", "-1", message="must be a number of gigabytes above 0. Got -1")

@@ -169,3 +169,15 @@ def test_inspect_ends_with_the_next_command(run, tmp_path):
     recipe = Path(__file__).parents[3] / "recipes" / "digits.toml"
     assert run("inspect", recipe).stdout.rstrip().endswith(f"longtail compare {recipe}")
     assert "The most frequent class has 66.7% of the samples" in last
+
+
+def test_inspect_counts_several_files_and_folders(run, refuse, tmp_path):
+    for name, rows in (("a", "cat\ndog\n"), ("b", "cat\n")):
+        (tmp_path / f"{name}.csv").write_text("label\n" + rows)
+    for files in ([tmp_path], [tmp_path / "a.csv", tmp_path / "b.csv"], [tmp_path.as_uri()]):
+        found = json.loads(run("inspect", *files, "--json").stdout)
+        assert found["classes"] == [{"class": "cat", "count": 2}, {"class": "dog", "count": 1}]
+    (tmp_path / "b.csv").write_text("kind\ncat\n")
+    refuse("inspect", tmp_path, message="b.csv: every part must have the columns of")
+    (tmp_path / "b.csv").write_text("label\n" + "".join(f"{i}\n" for i in range(200)))
+    refuse("inspect", tmp_path, "--memory", "0.00005", message="different labels would take")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import Progress
 from rich.segment import Segment
 from rich.table import Table
 
@@ -22,6 +24,7 @@ __all__ = [
     "printable",
     "say",
     "say_written",
+    "show_progress",
     "substitute",
 ]
 
@@ -76,6 +79,15 @@ def make_table(*headings: str) -> Table:
 def percents(*values: float | None) -> list[str]:
     """Shares as percentages; what is not known is a dash."""
     return ["-" if value is None or value != value else f"{value:.1%}" for value in values]
+
+
+@contextmanager
+def show_progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal, which a function that is called with how much more is done moves; nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda done: progress.advance(task, done)
 
 
 def degrade_streams() -> None:

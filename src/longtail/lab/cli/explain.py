@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +23,7 @@ DEFAULT_COUNTS = (1000, 300, 100, 30, 10)
 
 def explain(
     file: Annotated[
-        Path | None, typer.Argument(help=f"{LABEL_FILE} Default: five labels of 1,000 to 10 samples.")
+        str | None, typer.Argument(help=f"{LABEL_FILE} Default: five labels of 1,000 to 10 samples.")
     ] = None,
     sampling: Annotated[
         str, typer.Option(help="uniform, within-batch, prior, prior-0.75 or log-uniform.")
@@ -38,14 +37,13 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain which loss a way to sample negatives optimizes, and whether it favors frequent or rare labels."""
-    from longtail.lab.cli._labels import read_any_labels
+    from longtail.lab.cli._labels import count_any_labels, make_prior
     from longtail.lab.reproduce.explanation import explain_sampling
     from longtail.prior import ClassPrior
 
     prior = ClassPrior.from_counts(DEFAULT_COUNTS)
     if file is not None:
-        labels = read_any_labels(file, label)
-        prior = ClassPrior.from_labels(labels.codes[labels.codes >= 0], len(labels.classes))
+        prior = make_prior(count_any_labels([file], label))
     found = explain_sampling(sampling, weighting, num_negatives, prior, exclude_positive)
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=2))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import rich.console
@@ -13,10 +13,10 @@ import typer
 from rich.text import Text
 
 from longtail.lab.cli._console import make_table, print_screen, printable
-from longtail.lab.cli._options import LABEL_FILE, LabelColumn
+from longtail.lab.cli._options import LABEL_FILE, LabelColumn, Memory
 
 if TYPE_CHECKING:
-    from longtail.lab.data.formats.tables import ClassName, Labels
+    from longtail.lab.data.formats.labels import ClassName, LabelCounts
     from longtail.prior import ClassPrior
 
 __all__ = [
@@ -40,29 +40,31 @@ MANY_CLASSES = 1000
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help=LABEL_FILE)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help=LABEL_FILE)],
     label: LabelColumn = None,
+    memory: Memory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the count of every class.")] = False,
 ) -> None:
     """Look at labels: how imbalanced they are, and which methods fit them."""
-    from longtail.lab.cli._labels import read_any_labels
+    from longtail.lab.cli._labels import count_any_labels
 
-    inspection = inspect_labels(read_any_labels(file, label))
+    inspection = inspect_labels(count_any_labels(files, label, memory))
     if as_json:
         typer.echo(json.dumps(inspection.as_json(), indent=2))
     else:
         print_screen(render_inspection(inspection))
-        print_screen(suggest_command(file, label))
+        print_screen(suggest_command(files, label))
 
 
-def suggest_command(file: Path, label: str | None = None) -> rich.console.RenderableType:
+def suggest_command(files: Sequence[str], label: str | None = None) -> rich.console.RenderableType:
     """What to type next: compare methods on a recipe, or adjust the scores of a model that was trained on labels."""
-    if file.suffix == ".toml":
-        command = f"longtail compare {file}"
+    if files[0].endswith(".toml"):
+        command = f"longtail compare {files[0]}"
         reason = "to see which method is best on these data"
     else:
         column = f" --label {label}" if label else ""
-        command = f"longtail adjust SCORES --train-labels {file}{column} --output predictions.csv"
+        labels = files[0] if len(files) == 1 else "FOLDER"
+        command = f"longtail adjust SCORES --train-labels {labels}{column} --output predictions.csv"
         reason = "to correct a model that was trained on these labels, with its SCORES in a file"
     return rich.console.Group(Text(), Text(f"Next, {reason}:"), Text(f"  {printable(command)}", "bold"))
 
@@ -114,11 +116,11 @@ class Inspection:
         }
 
 
-def inspect_labels(labels: Labels) -> Inspection:
-    """Count labels, group their classes and choose methods."""
-    from longtail.prior import ClassPrior
+def inspect_labels(labels: LabelCounts) -> Inspection:
+    """Group the classes of labels and choose methods."""
+    from longtail.lab.cli._labels import make_prior
 
-    prior = ClassPrior.from_labels(labels.codes[labels.codes >= 0], len(labels.classes))
+    prior = make_prior(labels)
     order = prior.counts.argsort(descending=True, stable=True)
     return Inspection(
         classes=tuple(labels.classes[index] for index in order.tolist()),

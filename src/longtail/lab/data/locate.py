@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import os
 import struct
 import zipfile
 import zlib
 from pathlib import Path
+
+from longtail._core.memory import check_memory, memory_budget
 
 __all__ = [
     "DAMAGES",
@@ -23,6 +26,9 @@ __all__ = [
 ]
 
 PathLike = str | os.PathLike[str]
+
+READ_SIZE = 2**22
+"""Bytes to unpack at a time."""
 
 DAMAGES = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error, RuntimeError)
 """What reading an ``.npz`` may raise that is damaged, cut off, or encrypted (``RuntimeError``), beside ValueError."""
@@ -64,12 +70,18 @@ def published_file(name: str, root: Path, relative: str) -> Path:
     raise not_found(name, root, f"{relative} or {relative}.gz")
 
 
-def read_bytes(path: Path) -> bytes:
-    """All bytes of a file, unpacked if its name ends in ``.gz``."""
+def read_bytes(path: Path, budget: int | None = None) -> bytes:
+    """All bytes of a file, unpacked if its name ends in ``.gz``; no more than the budget of memory has room for."""
+    limit = memory_budget() if budget is None else budget
+    check_memory(path.stat().st_size, str(path), limit)
     if path.suffix != ".gz":
         return path.read_bytes()
+    content = io.BytesIO()
     try:
         with gzip.open(path) as file:
-            return file.read()
+            while block := file.read(READ_SIZE):
+                content.write(block)
+                check_memory(2 * content.tell(), f"{path}, unpacked,", limit)
+        return content.getvalue()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error

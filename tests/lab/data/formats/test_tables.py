@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from longtail.lab.data.formats import tables
+from longtail.lab.data.formats import labels, predictions, tables
 
 
 def write(folder, content, name="file.csv"):
@@ -22,14 +22,14 @@ class TestFirstRow:
         with pytest.raises(
             ValueError, match=r"first row must name the columns. Got numbers .*first row of names: label"
         ):
-            tables.read_labels(write(tmp_path, content))
+            labels.read_labels(write(tmp_path, content))
 
     def test_a_text_label_is_no_name_unless_the_caller_says_so(self, tmp_path):
         path = write(tmp_path, "cat\ndog\ncat\n")
         with pytest.raises(ValueError, match=r"Got 'cat', which is a label too.*--label cat"):
-            tables.read_labels(path)
-        assert tables.read_labels(path, "cat").classes == ("cat", "dog")
-        assert tables.read_labels(write(tmp_path, "label\nlabel\ndog\n")).classes == ("dog", "label")
+            labels.read_labels(path)
+        assert labels.read_labels(path, "cat").classes == ("cat", "dog")
+        assert labels.read_labels(write(tmp_path, "label\nlabel\ndog\n")).classes == ("dog", "label")
 
     @pytest.mark.parametrize("content", ["400\n60\n10\n", "0,400\n1,60\n", "cat,400\ndog,60\n"])
     def test_counts_without_a_row_of_names_are_refused(self, tmp_path, content):
@@ -53,7 +53,8 @@ class TestFirstRow:
 
     def test_what_is_written_without_names_can_be_read(self, tmp_path):
         scores = tables.Scores(np.zeros((2, 3)))
-        tables.write_label_predictions(tmp_path / "out.csv", scores, np.eye(3, dtype=bool)[:2], np.zeros(3))
+        with predictions.writing_label_predictions(tmp_path / "out.csv", scores, 2, np.zeros(3), 10**9) as sink:
+            sink.write(scores, np.eye(3, dtype=np.uint8)[:2])
         assert tables.read_indicators(tmp_path / "out.csv").values.tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
@@ -61,11 +62,11 @@ class TestQuotes:
     @pytest.mark.parametrize("content", ['label\n"cat\ndog\n', '"label\ncat\n', 'x,label\n1,"a ""b"" \n2,c\n'])
     def test_a_quote_that_is_not_closed_is_an_error(self, tmp_path, content):
         with pytest.raises(ValueError, match=r"a quote .* is not closed"):
-            tables.read_labels(write(tmp_path, content))
+            labels.read_labels(write(tmp_path, content))
 
     def test_other_quotes_are_text(self, tmp_path):
         content = '\ufefflabel\n5" pipe\n"a ""b"", c"\n"two\nlines"\n""\n'
-        found = tables.read_labels(write(tmp_path, content))
+        found = labels.read_labels(write(tmp_path, content))
         assert set(found.classes) == {'5" pipe', 'a "b", c', "two\nlines"}
 
 
@@ -87,11 +88,11 @@ class TestNumbersAsText:
     )
     def test_labels_are_numbers_only_if_all_are_written_plainly(self, tmp_path, values, classes):
         path = write(tmp_path, "id,label\n" + "".join(f"{i}.5,{value}\n" for i, value in enumerate(values)))
-        assert tables.read_labels(path).classes == classes
+        assert labels.read_labels(path).classes == classes
 
     def test_fractions_are_no_labels(self, tmp_path):
         with pytest.raises(ValueError, match=r"whole numbers or strings. Got 0.5"):
-            tables.read_labels(write(tmp_path, "label\n0.5\n01\n"))
+            labels.read_labels(write(tmp_path, "label\n0.5\n01\n"))
 
     def test_counts_and_scores_keep_the_names_apart(self, tmp_path):
         numbers = tables.read_class_numbers(write(tmp_path, "class,count\n01,5\n1,7\n", "counts.csv"))
@@ -130,10 +131,10 @@ def test_whole_number_labels_are_names_where_names_are_numbers():
 def test_packed_csv(tmp_path):
     path = tmp_path / "labels.csv.gz"
     path.write_bytes(gzip.compress(b"label\ncat\ndog\ncat\n"))
-    assert tables.read_labels(path).codes.tolist() == [0, 1, 0]
+    assert labels.read_labels(path).codes.tolist() == [0, 1, 0]
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="complete gzip file"):
-        tables.read_labels(path)
+        labels.read_labels(path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -145,7 +146,8 @@ def test_many_classes_take_time_in_proportion(tmp_path, suffix):
     pa.parquet.write_table(pa.table(columns, names=[f"c{i}" for i in range(12_000)]), path)
     start = time.process_time()
     scores = tables.read_scores(path)
-    tables.write_predictions(output, scores, values.argmax(axis=1), values)
+    with predictions.writing_predictions(output, scores, 3, 10**9) as sink:
+        sink.write(scores, values, values.argmax(axis=1))
     again = tables.read_scores(output)
     assert time.process_time() - start < 12
     np.testing.assert_allclose(again.values, scores.values, rtol=1e-6)

@@ -5,7 +5,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from longtail.lab.data.formats.tables import read_class_numbers, read_labels, read_scores
+from longtail.lab.data.formats.labels import read_labels
+from longtail.lab.data.formats.tables import read_class_numbers, read_scores
 
 TYPES = [">i8", ">u2", ">f8", ">f4", ">f2", np.longdouble, np.dtype(np.longdouble).newbyteorder()]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +11,13 @@ import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from longtail.lab.cli._console import make_table, percents, print_screen, printable, say
+from longtail.lab.cli._console import make_table, percents, print_screen, printable, say, show_progress
 from longtail.lab.cli.adjust.request import Request
-from longtail.lab.data.formats.tables import Scores, write_label_predictions, write_thresholds
+from longtail.lab.data.formats.predictions import write_thresholds, writing_label_predictions
+from longtail.lab.data.formats.sources import Source
+from longtail.lab.data.formats.tables import ScoreFile, Scores
 from longtail.metrics.multilabel import (
+    LabelCounts,
     count_exact_matches,
     count_labels,
     macro_scores_from_counts,
@@ -25,11 +27,12 @@ from longtail.posthoc.thresholds import Thresholds, apply_thresholds, f1_thresho
 
 __all__ = [
     "LabelMeasurement",
+    "LabelTally",
+    "TargetRows",
     "adjust_label_file",
-    "check_target",
     "choose_thresholds",
-    "measure_labels",
     "predict_labels",
+    "read_target",
     "render_label_adjustment",
 ]
 
@@ -47,40 +50,100 @@ class LabelMeasurement(NamedTuple):
     exact_match: float | None
 
 
+class LabelTally:
+    """What becomes known of predictions some rows at a time."""
+
+    def __init__(self) -> None:
+        self.num_rows = self.num_labels = self.num_exact = 0
+        self.counts: LabelCounts | None = None
+
+    def add(self, predicted: BoolArray, target: BoolArray | None) -> None:
+        """Take in predictions [N, C], and where they are known the labels [N, C]."""
+        self.num_rows += len(predicted)
+        self.num_labels += int(predicted.sum())
+        if target is not None:
+            pair = torch.from_numpy(predicted), torch.from_numpy(target)
+            more = count_labels(*pair)
+            self.counts = more if self.counts is None else LabelCounts(*map(torch.add, self.counts, more))
+            self.num_exact += int(count_exact_matches(*pair))
+
+    def measure(self) -> LabelMeasurement:
+        """The predictions in numbers."""
+        labels_per_sample = self.num_labels / self.num_rows
+        if self.counts is None:
+            return LabelMeasurement(labels_per_sample, None, None, None)
+        return LabelMeasurement(
+            labels_per_sample,
+            macro_f1=float(macro_scores_from_counts(self.counts).f1),
+            micro_f1=float(micro_scores_from_counts(self.counts).f1),
+            exact_match=self.num_exact / self.num_rows,
+        )
+
+
+class TargetRows:
+    """Labels [N, C] that come some rows at a time, and are taken some others at a time."""
+
+    def __init__(self, batches: Iterator[BoolArray]) -> None:
+        self.batches, self.rest = batches, next(batches)
+
+    def take(self, num_rows: int) -> BoolArray:
+        """The next so many rows."""
+        parts, missing = [self.rest[:num_rows]], num_rows - len(self.rest)
+        self.rest = self.rest[num_rows:]
+        while missing > 0:
+            self.rest = next(self.batches)
+            parts.append(self.rest[:missing])
+            self.rest, missing = self.rest[missing:], missing - len(self.rest)
+        return np.concatenate(parts)
+
+
 def adjust_label_file(request: Request) -> None:
     """Read scores, choose thresholds on the holdout, write predictions and print what changed."""
     if request.holdout_scores is None or request.holdout_labels is None:
         raise ValueError("--multilabel needs --holdout-scores and --holdout-labels, of samples not trained on.")
-    scores, holdout = request.read_scores(request.scores), request.read_scores(request.holdout_scores)
+    scores, holdout = request.open_scores(request.scores), request.open_scores([request.holdout_scores])
+    header = scores.header
     target = None
     if request.labels is not None:
-        target = check_target(request.read_indicators(request.labels), scores, request.labels)
-    held_target = check_target(request.read_indicators(request.holdout_labels), holdout, request.holdout_labels)
+        target = TargetRows(read_target(request.open_indicators(request.labels), scores, request.labels))
+    held_labels = request.open_indicators(request.holdout_labels)
+    held_target = np.concatenate([*read_target(held_labels, holdout, request.holdout_labels)])
     default = 0.5 if request.probabilities else 0.0
-    chosen = choose_thresholds(holdout, scores, held_target, request.precision_floor, default)
-    before, after = (predict_labels(scores, values) for values in (default, chosen.values))
-    write_label_predictions(request.output, scores, after, chosen.values.numpy())
+    chosen = choose_thresholds(holdout.read(request.budget), header, held_target, request.precision_floor, default)
+    thresholds = chosen.values.numpy()
+    was, became, num_changed = LabelTally(), LabelTally(), 0
+    with (
+        writing_label_predictions(request.output, header, scores.num_rows, thresholds, request.budget) as sink,
+        show_progress("Adjusting", scores.num_bytes) as progress,
+    ):
+        for batch in scores.batches(progress):
+            before, after = (predict_labels(batch, values) for values in (default, chosen.values))
+            sink.write(batch, after.view(np.uint8))
+            known = None if target is None else target.take(len(after))
+            was.add(before, known)
+            became.add(after, known)
+            num_changed += int((before != after).sum())
     if request.thresholds is not None:
-        write_thresholds(request.thresholds, scores, chosen.values.numpy(), chosen.f1.numpy())
-    was, became = (measure_labels(predicted, target) for predicted in (before, after))
-    names = [scores.name_of(index) for index in range(scores.num_classes)]
-    print_screen(render_label_adjustment(chosen, was, became, names, default))
-    say(f"{(before != after).sum():,} of {after.size:,} labels changed. Wrote {request.output}.")
+        write_thresholds(request.thresholds, header, thresholds, chosen.f1.numpy())
+    names = [header.name_of(index) for index in range(header.num_classes)]
+    print_screen(render_label_adjustment(chosen, was.measure(), became.measure(), names, default))
+    num_labels = scores.num_rows * header.num_classes
+    say(f"{num_changed:,} of {num_labels:,} labels changed. Wrote {request.output}.")
 
 
-def check_target(labels: Scores, like: Scores, path: Path) -> BoolArray:
-    """[N, C] from a file of 0 and 1 with the rows and classes of ``like``."""
-    if labels.values.shape != like.values.shape:
+def read_target(labels: ScoreFile, like: ScoreFile, source: Source) -> Iterator[BoolArray]:
+    """[N, C] from a file of 0 and 1 with the rows and classes of ``like``, some rows at a time."""
+    shape, wanted = ((file.num_rows, file.header.num_classes) for file in (labels, like))
+    if shape != wanted:
         raise ValueError(
-            f"{path}: there must be a row per sample and a column per class, {like.values.shape} as the scores. "
-            f"Got {labels.values.shape}."
+            f"{source}: there must be a row per sample and a column per class, {wanted} as the scores. Got {shape}."
         )
-    _check_same_classes(labels, like, path)
-    wrong = labels.values[(labels.values != 0) & (labels.values != 1)]
-    if len(wrong):
-        raise ValueError(f"{path}: labels must be 0 or 1. Got {wrong[0]:g}.")
-    target: BoolArray = labels.values.astype(bool)
-    return target
+    _check_same_classes(labels.header, like.header, source)
+    for batch in labels.batches():
+        wrong = batch.values[(batch.values != 0) & (batch.values != 1)]
+        if len(wrong):
+            raise ValueError(f"{source}: labels must be 0 or 1. Got {wrong[0]:g}.")
+        yield batch.values.astype(bool, order="C")
 
 
 def choose_thresholds(
@@ -101,22 +164,7 @@ def choose_thresholds(
 def predict_labels(scores: Scores, thresholds: Any) -> BoolArray:
     """[N, C] where scores are at least their thresholds."""
     predicted: BoolArray = apply_thresholds(torch.from_numpy(scores.values), thresholds).numpy()
-    return predicted
-
-
-def measure_labels(predicted: BoolArray, target: BoolArray | None) -> LabelMeasurement:
-    """Measure predictions with or without the true labels."""
-    labels_per_sample = float(predicted.sum(axis=1).mean())
-    if target is None:
-        return LabelMeasurement(labels_per_sample, None, None, None)
-    pair = torch.from_numpy(predicted), torch.from_numpy(target)
-    counts = count_labels(*pair)
-    return LabelMeasurement(
-        labels_per_sample,
-        macro_f1=float(macro_scores_from_counts(counts).f1),
-        micro_f1=float(micro_scores_from_counts(counts).f1),
-        exact_match=int(count_exact_matches(*pair)) / len(target),
-    )
+    return np.ascontiguousarray(predicted)
 
 
 def render_label_adjustment(

@@ -7,20 +7,25 @@ from typing import Annotated
 
 import typer
 
-from longtail.lab.cli._options import Force
+from longtail.lab.cli._options import Force, Memory
 
 __all__ = ["adjust"]
 
 
 def adjust(
     scores: Annotated[
-        Path, typer.Argument(metavar="SCORES", help="Scores, one column per class: .csv, .parquet, .npy or .npz.")
+        list[str],
+        typer.Argument(
+            metavar="SCORES...",
+            help="Scores, one column per class: .csv, .parquet, .npy or .npz; tables in any number of files, folders "
+            "of parts or URLs.",
+        ),
     ],
     output: Annotated[Path, typer.Option(help="Where to write predictions and probabilities; same suffixes.")],
     counts: Annotated[
-        Path | None, typer.Option(help="Training samples of each class; a column 'class' may name the classes.")
+        str | None, typer.Option(help="Training samples of each class; a column 'class' may name the classes.")
     ] = None,
-    train_labels: Annotated[Path | None, typer.Option(help="The training labels, instead of --counts.")] = None,
+    train_labels: Annotated[str | None, typer.Option(help="The training labels, instead of --counts.")] = None,
     trained_with: Annotated[
         str | None,
         typer.Option(
@@ -29,12 +34,12 @@ def adjust(
         ),
     ] = None,
     tau: Annotated[str, typer.Option(help="Strength: a number, or auto to choose it on the holdout.")] = "1.0",
-    holdout_scores: Annotated[Path | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
-    holdout_labels: Annotated[Path | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
+    holdout_scores: Annotated[str | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
+    holdout_labels: Annotated[str | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
     target_prior: Annotated[
         str, typer.Option(help="Class frequencies to predict for: uniform, train, estimate (from SCORES) or a file.")
     ] = "uniform",
-    labels: Annotated[Path | None, typer.Option(help="True labels of SCORES, to measure before and after.")] = None,
+    labels: Annotated[str | None, typer.Option(help="True labels of SCORES, to measure before and after.")] = None,
     label: Annotated[
         str | None, typer.Option(help="The label column (or .npz array) wherever labels are read.")
     ] = None,
@@ -49,6 +54,7 @@ def adjust(
         float | None, typer.Option(help="With --multilabel: reach this precision; default: maximize F1.")
     ] = None,
     thresholds: Annotated[Path | None, typer.Option(help="With --multilabel: where to write thresholds.")] = None,
+    memory: Memory = None,
     force: Force = False,
 ) -> None:
     """Adjust the scores of a trained model to balanced, or any other, class frequencies. No retraining."""
@@ -74,6 +80,7 @@ def adjust(
         smooth=smooth,
         precision_floor=precision_floor,
         thresholds=thresholds,
+        memory=memory,
     )
     request.check_outputs(overwrite=force)
     request.check_kind(multilabel)

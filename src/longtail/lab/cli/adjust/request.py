@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from longtail._core.files import check_output
-from longtail.lab.data.formats.columns import check_suffix
-from longtail.lab.data.formats.tables import Scores, read_indicators, read_scores
+from longtail._core.memory import memory_budget
+from longtail.lab.cli._console import show_progress
+from longtail.lab.data.formats.sources import Source, check_suffix, find_parts
+from longtail.lab.data.formats.tables import ScoreFile, open_indicators, open_scores
 
 __all__ = ["Request"]
 
@@ -20,16 +23,16 @@ MULTILABEL = ("precision_floor", "thresholds")
 class Request:
     """The options, with the defaults that the command has."""
 
-    scores: Path
+    scores: Sequence[Source]
     output: Path
-    counts: Path | None = None
-    train_labels: Path | None = None
+    counts: Source | None = None
+    train_labels: Source | None = None
     trained_with: str | None = None
     tau: str = "1.0"
-    holdout_scores: Path | None = None
-    holdout_labels: Path | None = None
+    holdout_scores: Source | None = None
+    holdout_labels: Source | None = None
     target_prior: str = "uniform"
-    labels: Path | None = None
+    labels: Source | None = None
     label: str | None = None
     columns: str | None = None
     id_columns: tuple[str, ...] = ()
@@ -37,6 +40,12 @@ class Request:
     smooth: float = 0.0
     precision_floor: float | None = None
     thresholds: Path | None = None
+    memory: float | None = None
+
+    @property
+    def budget(self) -> int:
+        """Bytes that data may take."""
+        return memory_budget(self.memory)
 
     def check_outputs(self, overwrite: bool) -> None:
         """Raise, before any work is done, where an output could not or should not be written."""
@@ -55,10 +64,12 @@ class Request:
                 kind = "is for one label per sample, not for --multilabel" if is_multilabel else "needs --multilabel"
                 raise ValueError(f"--{name.replace('_', '-')} {kind}.")
 
-    def read_scores(self, path: Path) -> Scores:
-        """Scores of a file, with the label column if it has it."""
-        return read_scores(path, self.columns, self.id_columns, self.label)
+    def open_scores(self, sources: Sequence[Source]) -> ScoreFile:
+        """Scores of files, with the label column if they have it."""
+        num_bytes = sum(part.size for part in find_parts(sources))
+        with show_progress("Reading columns", num_bytes) as progress:
+            return open_scores(sources, self.columns, self.id_columns, self.label, self.budget, progress)
 
-    def read_indicators(self, path: Path) -> Scores:
+    def open_indicators(self, source: Source) -> ScoreFile:
         """Labels of a file as 0 and 1."""
-        return read_indicators(path, self.columns, self.id_columns)
+        return open_indicators(source, self.columns, self.id_columns, self.budget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +14,13 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from longtail.lab.cli._console import make_table, percents, print_screen, say
+from longtail._core.memory import check_memory
+from longtail.lab.cli._console import make_table, percents, print_screen, say, show_progress
 from longtail.lab.cli.adjust.request import Request
-from longtail.lab.data.formats.tables import (
-    ClassNumbers,
-    Labels,
-    Scores,
-    read_class_numbers,
-    read_labels,
-    write_predictions,
-)
+from longtail.lab.data.formats.labels import Labels, find_labels
+from longtail.lab.data.formats.predictions import writing_predictions
+from longtail.lab.data.formats.sources import Source
+from longtail.lab.data.formats.tables import ClassNumbers, ScoreFile, Scores, read_class_numbers
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.posthoc.adjust import adjust_logits
 from longtail.posthoc.seen import weighted_prior
@@ -36,6 +32,7 @@ __all__ = [
     "Adjustment",
     "Holdout",
     "Measurement",
+    "Tally",
     "TauChoice",
     "adjust_file",
     "adjust_scores",
@@ -58,6 +55,8 @@ PriorLike = ClassPrior | Tensor
 
 ROW_SUM_TOLERANCE = 1e-2
 """How far probabilities that were stored in half precision may be from a sum of 1."""
+ESTIMATE_BYTES = 40
+"""For each score, while frequencies are estimated from all of them."""
 
 
 class Holdout(NamedTuple):
@@ -99,25 +98,61 @@ class Measurement:
     """Mean recall over the classes of each group."""
 
 
+class Tally:
+    """What becomes known of predictions some rows at a time.
+
+    Args:
+        num_classes: C.
+        has_labels: whether the true labels are known.
+    """
+
+    def __init__(self, num_classes: int, has_labels: bool) -> None:
+        self.predicted = torch.zeros(num_classes, dtype=torch.int64)
+        self.hits, self.counts = (torch.zeros_like(self.predicted) if has_labels else None for _ in range(2))
+
+    def add(self, predictions: IntArray, labels: IntArray | None) -> None:
+        """Take in predictions [N], and where they are known the labels [N]."""
+        predicted = torch.from_numpy(predictions)
+        self.predicted += predicted.bincount(minlength=len(self.predicted))
+        if labels is not None and self.hits is not None and self.counts is not None:
+            hits, counts = count_hits(predicted, torch.from_numpy(labels), len(self.predicted))
+            self.hits += hits
+            self.counts += counts
+
+
 def adjust_file(request: Request) -> None:
     """Read scores, adjust them, write predictions and print what changed."""
     if request.holdout_labels is not None and request.holdout_scores is None:
         raise ValueError("--holdout-labels needs --holdout-scores.")
-    scores = request.read_scores(request.scores)
+    scores = request.open_scores(request.scores)
+    header = scores.header
     _check_label_exists(request, scores)
-    prior = read_training_prior(scores, request.counts, request.train_labels, request.label, request.smooth)
-    logits = convert_to_logits(scores, request.probabilities)
-    target = read_target(scores, request.labels, request.label)
+    prior = read_training_prior(request, header)
+    labels = read_target(scores, request.labels, request.label, request.budget)
     holdout = None
     if request.holdout_scores is not None:
-        held_out = request.read_scores(request.holdout_scores)
-        holdout = build_holdout(held_out, scores, request.holdout_labels, request.label, request.probabilities)
-    seen = read_seen_prior(request.trained_with, scores, prior)
-    target_prior = choose_target(request.target_prior, scores, logits, prior, seen)
+        held_out = request.open_scores([request.holdout_scores])
+        holdout = build_holdout(request, held_out, header)
+    seen = read_seen_prior(request.trained_with, header, prior)
+    target_prior = choose_target(request, scores, prior, seen)
     choice = choose_tau(request.tau, holdout, seen, target_prior)
-    adjusted = adjust_scores(logits, seen, choice.tau, target_prior)
-    write_predictions(request.output, scores, adjusted.after, adjusted.probabilities)
-    if not request.probabilities and look_like_probabilities(scores.values):
+    before, after = (Tally(header.num_classes, labels is not None) for _ in range(2))
+    start, num_changed, may_be_probabilities = 0, 0, not request.probabilities
+    with (
+        writing_predictions(request.output, header, scores.num_rows, request.budget) as sink,
+        show_progress("Adjusting", scores.num_bytes) as progress,
+    ):
+        for batch in scores.batches(progress):
+            logits = convert_to_logits(batch, request.probabilities, start)
+            adjusted = adjust_scores(logits, seen, choice.tau, target_prior)
+            sink.write(batch, adjusted.probabilities, adjusted.after)
+            known = None if labels is None else labels[start : start + len(logits)].astype(np.int64)
+            before.add(adjusted.before, known)
+            after.add(adjusted.after, known)
+            num_changed += int((adjusted.before != adjusted.after).sum())
+            may_be_probabilities = may_be_probabilities and look_like_probabilities(batch.values)
+            start += len(logits)
+    if may_be_probabilities:
         typer.echo(
             "longtail: every row of the scores sums to 1; if they are probabilities, add --probabilities.", err=True
         )
@@ -127,32 +162,32 @@ def adjust_file(request: Request) -> None:
             "--target-prior train makes probabilities for the frequencies of the data.",
             err=True,
         )
-    before, after = (measure(part, prior, target) for part in (adjusted.before, adjusted.after))
-    print_screen(render_adjustment(prior, choice, before, after))
-    num_changed = (adjusted.before != adjusted.after).sum()
-    say(f"{num_changed:,} of {len(logits):,} predictions changed. Wrote {request.output}.")
+    print_screen(render_adjustment(prior, choice, measure(before, prior), measure(after, prior)))
+    say(f"{num_changed:,} of {start:,} predictions changed. Wrote {request.output}.")
 
 
-def _check_label_exists(request: Request, scores: Scores) -> None:
+def _check_label_exists(request: Request, scores: ScoreFile) -> None:
     has_label_file = any((request.labels, request.train_labels, request.holdout_scores))
-    if request.label is not None and scores.labels is None and not has_label_file:
-        raise ValueError(f"{request.scores}: there is no column or array {request.label!r}.")
+    if request.label is not None and scores.label_column is None and not has_label_file:
+        raise ValueError(f"{scores.name}: there is no column or array {request.label!r}.")
 
 
-def read_training_prior(
-    scores: Scores, counts: Path | None, train_labels: Path | None, column: str | None, smooth: float
-) -> ClassPrior:
+def read_training_prior(request: Request, scores: Scores) -> ClassPrior:
     """The training prior from a file of class counts, or else of training labels."""
-    if counts is not None and train_labels is None:
-        prior = ClassPrior.from_counts(_order_by_class(read_class_numbers(counts), scores, counts))
-    elif train_labels is not None and counts is None:
-        indices = _find_positions(read_labels(train_labels, column), scores, train_labels)
-        prior = ClassPrior.from_labels(indices, scores.num_classes)
+    if request.counts is not None and request.train_labels is None:
+        counts = _order_by_class(read_class_numbers(request.counts, request.budget), scores, request.counts)
+    elif request.train_labels is not None and request.counts is None:
+        column = find_labels(request.train_labels, request.label, request.budget)
+        with show_progress("Counting labels", column.num_bytes) as progress:
+            found = column.count(request.budget, progress)
+        _check_none_is_missing(found.num_missing, request.train_labels)
+        counts = np.zeros(scores.num_classes, dtype=np.int64)
+        counts[scores.positions(found.classes, request.train_labels)] = found.counts
     else:
         raise ValueError("adjust needs the class frequencies of training: either --counts or --train-labels.")
-    smoothed = prior.smoothed(smooth)
-    _check_no_class_is_empty(smoothed, scores)
-    return smoothed
+    prior = ClassPrior.from_counts(counts).smoothed(request.smooth)
+    _check_no_class_is_empty(prior, scores)
+    return prior
 
 
 def read_seen_prior(trained_with: str | None, scores: Scores, prior: ClassPrior) -> Tensor:
@@ -164,8 +199,7 @@ def read_seen_prior(trained_with: str | None, scores: Scores, prior: ClassPrior)
     kind, _, file = trained_with.partition(":")
     if kind not in ("weights", "counts") or not file:
         raise ValueError(f"--trained-with must be balanced, weights:FILE or counts:FILE. Got {trained_with!r}.")
-    path = Path(file)
-    numbers = _order_by_class(read_class_numbers(path), scores, path)
+    numbers = _order_by_class(read_class_numbers(file), scores, file)
     if kind == "weights":
         return weighted_prior(prior, numbers)
     counted = ClassPrior.from_counts(numbers)
@@ -179,18 +213,20 @@ def changes_nothing(seen: Tensor, target: Tensor | None) -> bool:
     return bool(torch.allclose(seen, wanted, rtol=1e-3, atol=0))
 
 
-def read_target(scores: Scores, labels: Path | None, column: str | None) -> IntArray | None:
+def read_target(
+    scores: ScoreFile, labels: Source | None, column: str | None, budget: int
+) -> npt.NDArray[np.int32] | None:
     """[N] class indices from a file of labels, or else from the label column of the scores; None without either."""
-    if labels is not None:
-        indices = _find_positions(read_labels(labels, column), scores, labels)
-        where = f"{labels}: "
-    elif scores.labels is not None:
-        indices, where = _find_positions(scores.labels, scores, column), ""
-    else:
+    source = scores.label_column if labels is None else find_labels(labels, column, budget)
+    if source is None:
         return None
-    if len(indices) != len(scores.values):
+    where = column if labels is None else labels
+    with show_progress("Reading labels", source.num_bytes) as progress:
+        found = source.read(budget, progress)
+    indices = _find_positions(found, scores.header, where)
+    if len(indices) != scores.num_rows:
         raise ValueError(
-            f"{where}there must be {len(scores.values):,} labels, one per row of scores. Got {len(indices):,}."
+            f"{where}: there must be {scores.num_rows:,} labels, one per row of scores. Got {len(indices):,}."
         )
     return indices
 
@@ -216,22 +252,20 @@ def choose_tau(tau: str, holdout: Holdout | None, prior: PriorLike, target: Tens
         raise ValueError(f"--tau must be auto or a number of at least 0. Got {tau!r}.") from None
 
 
-def build_holdout(
-    scores: Scores, like: Scores, labels: Path | None, column: str | None, probabilities: bool
-) -> Holdout:
+def build_holdout(request: Request, scores: ScoreFile, like: Scores) -> Holdout:
     """Scores and labels of samples not trained on, with the classes of ``like``."""
-    if (scores.num_classes, scores.class_names) != (like.num_classes, like.class_names):
+    if (scores.header.num_classes, scores.header.class_names) != (like.num_classes, like.class_names):
         raise ValueError("the holdout must have the same classes as the scores, in the same order.")
-    indices = read_target(scores, labels, column)
+    indices = read_target(scores, request.holdout_labels, request.label, request.budget)
     if indices is None:
         raise ValueError(
             "the holdout needs labels: --holdout-labels, or --label with a column of the holdout scores."
         )
-    return Holdout(convert_to_logits(scores, probabilities), indices)
+    return Holdout(convert_to_logits(scores.read(request.budget), request.probabilities), indices.astype(np.int64))
 
 
-def convert_to_logits(scores: Scores, are_probabilities: bool) -> FloatArray:
-    """[N, C] logits: the scores themselves, or the logarithm of probabilities."""
+def convert_to_logits(scores: Scores, are_probabilities: bool, start: int = 0) -> FloatArray:
+    """[N, C] logits: the scores themselves, or the logarithm of probabilities. ``start``: which row is the first."""
     values = scores.values
     if not are_probabilities:
         return values
@@ -241,7 +275,9 @@ def convert_to_logits(scores: Scores, are_probabilities: bool) -> FloatArray:
     sums = values.sum(axis=1)
     row = int(np.abs(sums - 1).argmax())
     if abs(sums[row] - 1) > ROW_SUM_TOLERANCE:
-        raise ValueError(f"--probabilities: the scores of a row must sum to 1. Got {sums[row]:g} in row {row}.")
+        raise ValueError(
+            f"--probabilities: the scores of a row must sum to 1. Got {sums[row]:g} in row {start + row}."
+        )
     return np.log(np.maximum(values, np.finfo(values.dtype).tiny))
 
 
@@ -250,41 +286,42 @@ def look_like_probabilities(values: FloatArray) -> bool:
     return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= ROW_SUM_TOLERANCE)
 
 
-def choose_target(target: str, scores: Scores, logits: FloatArray, prior: ClassPrior, seen: Tensor) -> Tensor | None:
-    """[C] probabilities that ``--target-prior`` asks for; None is uniform. ``seen`` is what the logits stand for."""
+def choose_target(request: Request, scores: ScoreFile, prior: ClassPrior, seen: Tensor) -> Tensor | None:
+    """[C] probabilities that ``--target-prior`` asks for; None is uniform. ``seen`` is what the scores stand for."""
+    target = request.target_prior
     if target == "uniform":
         return None
     if target == "train":
         return prior.probs
     if target == "estimate":
-        estimate = estimate_target_prior(logits, seen)
+        needed = ESTIMATE_BYTES * scores.num_rows * scores.header.num_classes
+        check_memory(needed, f"--target-prior estimate: {scores.name}", request.budget)
+        estimate = estimate_target_prior(convert_to_logits(scores.read(request.budget), request.probabilities), seen)
         if not estimate.converged:
             raise ValueError(
                 f"--target-prior estimate: no stable estimate after {estimate.iterations} steps; name a file instead."
             )
         return estimate.probs
-    path = Path(target)
-    numbers = _order_by_class(read_class_numbers(path), scores, path).astype(np.float64)
+    numbers = _order_by_class(read_class_numbers(target, request.budget), scores.header, target).astype(np.float64)
     if not np.isfinite(numbers).all() or numbers.min() < 0 or numbers.sum() == 0:
-        raise ValueError(f"{path}: a target prior must be counts or probabilities, none negative, not all 0.")
+        raise ValueError(f"{target}: a target prior must be counts or probabilities, none negative, not all 0.")
     return torch.from_numpy(numbers / numbers.sum())
 
 
-def adjust_scores(logits: FloatArray, prior: PriorLike, tau: float, target: Tensor | None) -> Adjustment:
+def adjust_scores(logits: FloatArray, prior: PriorLike, tau: float, target: PriorLike | None) -> Adjustment:
     """Predictions before and after ``adjust_logits``."""
     adjusted = torch.from_numpy(adjust_logits(logits, prior, tau, target))
     return Adjustment(logits.argmax(axis=1), adjusted.argmax(dim=1).numpy(), adjusted.softmax(dim=1).numpy())
 
 
-def measure(predictions: IntArray, prior: ClassPrior, labels: IntArray | None) -> Measurement:
-    """Measure predictions [N] with or without labels [N]; groups are those of the training prior."""
+def measure(tally: Tally, prior: ClassPrior) -> Measurement:
+    """Measure predictions with or without labels; groups are those of the training prior."""
     groups = {name: members for name, members in prior.groups().items() if len(members)}
-    predicted = torch.from_numpy(predictions)
-    frequencies = predicted.bincount(minlength=prior.num_classes).double() / len(predicted)
+    frequencies = tally.predicted.double() / tally.predicted.sum()
     shares = {name: float(frequencies[members].sum()) for name, members in groups.items()}
-    if labels is None:
+    hits, counts = tally.hits, tally.counts
+    if hits is None or counts is None:
         return Measurement(shares, None, None, None)
-    hits, counts = count_hits(predicted, torch.from_numpy(labels), prior.num_classes)
     return Measurement(
         shares,
         accuracy=int(hits.sum()) / int(counts.sum()),
@@ -324,16 +361,18 @@ def _compare_measurements(prior: ClassPrior, before: Measurement, after: Measure
     return table
 
 
-def _find_positions(labels: Labels, scores: Scores, where: object) -> IntArray:
+def _find_positions(labels: Labels, scores: Scores, where: object) -> npt.NDArray[np.int32]:
     """[N] score columns that the labels name."""
-    if labels.num_missing:
-        raise ValueError(
-            f"{where}: every row must have a label. Got {labels.num_missing:,} without; drop these rows."
-        )
-    return scores.positions(labels.classes, where)[labels.codes]
+    _check_none_is_missing(labels.num_missing, where)
+    return scores.positions(labels.classes, where).astype(np.int32)[labels.codes]
 
 
-def _order_by_class(numbers: ClassNumbers, scores: Scores, path: Path) -> npt.NDArray[Any]:
+def _check_none_is_missing(num_missing: int, where: object) -> None:
+    if num_missing:
+        raise ValueError(f"{where}: every row must have a label. Got {num_missing:,} without; drop these rows.")
+
+
+def _order_by_class(numbers: ClassNumbers, scores: Scores, path: Source) -> npt.NDArray[Any]:
     """[C] numbers in the order of the score columns."""
     if len(numbers.values) != scores.num_classes:
         raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from longtail._core.files import replacing
-from longtail.lab.data.locate import DAMAGES
+from longtail.lab.data.formats.array_files import ArrayFile, open_arrays
 
 __all__ = ["cache_path", "read_matrices", "write_matrices"]
 
@@ -40,14 +40,14 @@ def write_matrices(path: Path, matrices: Mapping[str, Any]) -> None:
 def read_matrices(path: Path, dtypes: Mapping[str, type]) -> dict[str, Any] | None:
     """The matrices with these names and types, or None where the file is absent, damaged or another."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: _read_matrix(arrays, name, dtype) for name, dtype in dtypes.items()}
-    except (OSError, ValueError, KeyError, *DAMAGES):
+        arrays = open_arrays(path)
+        return {name: _read_matrix(arrays, name, dtype) for name, dtype in dtypes.items()}
+    except (OSError, ValueError, KeyError):
         return None
 
 
-def _read_matrix(arrays: Any, name: str, dtype: type) -> Any:
-    *parts, shape = (arrays[f"{name}_{part}"] for part in PARTS)
+def _read_matrix(arrays: ArrayFile, name: str, dtype: type) -> Any:
+    *parts, shape = (arrays.read(f"{name}_{part}") for part in PARTS)
     matrix = csr_array(tuple(parts), shape=tuple(shape.tolist()))
     matrix.check_format(full_check=True)
     if matrix.dtype != dtype:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import zipfile
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longtail._core.memory import BYTES_PER_CLASS, check_memory
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.locate import DAMAGES, GZIP_EXPANSION, PathLike, locate_path
+from longtail.lab.data.formats.array_files import ArrayFile, open_arrays
+from longtail.lab.data.locate import PathLike, locate_path
 
 __all__ = ["load_arrays", "save_arrays"]
 
@@ -43,14 +42,15 @@ def load_arrays(
     path = locate_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Arrays were not found: there is no file {path}.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            train = Split(_inputs(archive, path, train_inputs), _labels(archive, path, train_labels))
-            test = Split(_inputs(archive, path, test_inputs), _labels(archive, path, test_labels))
-            names = _class_names(archive, path, class_names, train.labels)
-    except DAMAGES as error:
-        raise ValueError(f"{path} must be a complete .npz file. Got: {error}.") from error
-    return Dataset(path.stem, train, test, names)
+    arrays = open_arrays(path)
+    for key in (train_inputs, train_labels, test_inputs, test_labels):
+        if key not in arrays.headers:
+            raise ValueError(f"{path}: there is no array {key!r}. It has: {', '.join(arrays.headers)}.")
+    train, test = (
+        Split(_inputs(arrays, inputs), _labels(arrays, labels))
+        for inputs, labels in ((train_inputs, train_labels), (test_inputs, test_labels))
+    )
+    return Dataset(path.stem, train, test, _class_names(arrays, class_names, train.labels))
 
 
 def save_arrays(data: Dataset, file: BinaryIO) -> None:
@@ -68,13 +68,14 @@ def save_arrays(data: Dataset, file: BinaryIO) -> None:
     np.savez_compressed(file, **arrays)
 
 
-def _inputs(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:
-    array = _read(archive, path, key)
-    if array.dtype == np.uint8 and array.ndim in (3, 4):
-        return _images(torch.from_numpy(array))
-    if array.dtype.kind not in "fiub" or array.ndim < 2:
-        raise ValueError(f"{path}: {key} must be numbers [N, ...]. Got {array.dtype} {array.shape}.")
-    return torch.from_numpy(array.astype(np.float32))
+def _inputs(arrays: ArrayFile, key: str) -> Tensor:
+    shape, _, dtype, _ = arrays.header(key)
+    if dtype == np.uint8 and len(shape) in (3, 4):
+        return _images(torch.from_numpy(arrays.read(key)))
+    if dtype.kind not in "fiub" or len(shape) < 2:
+        raise ValueError(f"{arrays.name}: {key} must be numbers [N, ...]. Got {dtype} {shape}.")
+    check_memory(math.prod(shape) * 4, f"{arrays.name}: {key}")
+    return torch.from_numpy(arrays.read(key).astype(np.float32))
 
 
 def _images(array: Tensor) -> Tensor:
@@ -85,45 +86,18 @@ def _images(array: Tensor) -> Tensor:
     return array.permute(0, 3, 1, 2).contiguous() if is_channels_last else array
 
 
-def _labels(archive: zipfile.ZipFile, path: Path, key: str) -> Tensor:
-    array = _read(archive, path, key)
-    is_whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool((array % 1 == 0).all()))
-    if not is_whole or array.ndim != 1:
-        raise ValueError(f"{path}: {key} must be whole numbers [N]. Got {array.dtype} {array.shape}.")
+def _labels(arrays: ArrayFile, key: str) -> Tensor:
+    shape, _, dtype, _ = arrays.header(key)
+    array = arrays.read(key) if len(shape) == 1 and dtype.kind in "iuf" else np.full(1, np.nan)
+    if not (array % 1 == 0).all():
+        raise ValueError(f"{arrays.name}: {key} must be whole numbers [N]. Got {dtype} {shape}.")
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _class_names(archive: zipfile.ZipFile, path: Path, key: str, labels: Tensor) -> tuple[str, ...]:
-    if f"{key}.npy" in archive.namelist():
-        return tuple(str(name) for name in _read(archive, path, key))
-    return tuple(str(c) for c in range(int(labels.max()) + 1 if len(labels) else 0))
-
-
-def _read(archive: zipfile.ZipFile, path: Path, key: str) -> npt.NDArray[Any]:
-    """One array, once its header agrees with the size of its file and that with the size of the archive."""
-    if f"{key}.npy" not in archive.namelist():
-        known = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
-        raise ValueError(f"{path}: there is no array {key!r}. It has: {known}.")
-    member = archive.getinfo(f"{key}.npy")
-    if member.file_size > (member.compress_size + 1) * GZIP_EXPANSION:
-        raise ValueError(f"{path}: {key} can't have the {member.file_size} bytes that it claims.")
-    with archive.open(member) as file:
-        _check_header(file, member.file_size, f"{path}: {key}")
-    with archive.open(member) as file:
-        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return array
-
-
-def _check_header(file: Any, file_size: int, where: str) -> None:
-    try:
-        version = np.lib.format.read_magic(file)
-        read_header = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read_header(file)
-    except ValueError as error:
-        raise ValueError(f"{where} must be a NumPy array. Got: {error}") from error
-    if dtype.hasobject:
-        raise ValueError(f"{where} must be numbers or text. Got Python objects, which are not read.")
-    if file.tell() + math.prod(shape) * dtype.itemsize != file_size:
-        raise ValueError(f"{where} must have the size its header says, {shape} of {dtype}. It has {file_size} bytes.")
+def _class_names(arrays: ArrayFile, key: str, labels: Tensor) -> tuple[str, ...]:
+    if key in arrays.headers:
+        return tuple(str(name) for name in arrays.read(key))
+    num_classes = int(labels.max()) + 1 if len(labels) else 0
+    what = f"{arrays.name}: names of {num_classes:,} classes, by the largest label,"
+    check_memory(num_classes * BYTES_PER_CLASS, what)
+    return tuple(str(c) for c in range(num_classes))

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from longtail.lab.data.locate import DAMAGES, PathLike
+from longtail.lab.data.formats.array_files import ArrayFile, open_arrays
+from longtail.lab.data.locate import PathLike
 
 __all__ = ["Interactions", "read_interactions"]
 
@@ -34,16 +35,15 @@ def read_interactions(path: PathLike) -> Interactions:
     """
     file = Path(path)
     try:
-        # np.load leaves a damaged file open, so it is not the one to open it.
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            num_items = int(arrays["n_items"])
-            train, test = (_matrix(arrays, part, num_items) for part in ("train", "test"))
+        arrays = open_arrays(file)
+        num_items = int(arrays.read("n_items"))
+        train, test = (_matrix(arrays, part, num_items) for part in ("train", "test"))
     except KeyError as error:
         raise ValueError(
             f"{file} must have the arrays n_items, train_indptr, train_items, test_indptr and test_items. "
             f"Missing: {error.args[0]}"
         ) from error
-    except (ValueError, TypeError, *DAMAGES) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{file} must be an .npz of users' items. Got: {error}") from error
     if train.shape != test.shape:
         raise ValueError(
@@ -52,8 +52,8 @@ def read_interactions(path: PathLike) -> Interactions:
     return Interactions(train, test)
 
 
-def _matrix(arrays: Any, part: str, num_items: int) -> Any:
-    starts, items = arrays[f"{part}_indptr"], arrays[f"{part}_items"]
+def _matrix(arrays: ArrayFile, part: str, num_items: int) -> Any:
+    starts, items = arrays.read(f"{part}_indptr"), arrays.read(f"{part}_items")
     if starts.ndim != 1 or items.ndim != 1 or starts.dtype.kind not in "iu" or items.dtype.kind not in "iu":
         raise ValueError(f"{part}_indptr and {part}_items must be vectors of whole numbers.")
     if (

@@ -13,6 +13,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -22,6 +23,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from longtail._core.memory import BYTES_PER_CLASS, check_memory, memory_budget
 from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
 from longtail.lab.data.formats._cache import cache_path, read_matrices, write_matrices
 from longtail.lab.data.formats._sparse_lines import (
@@ -36,12 +38,22 @@ from longtail.lab.data.formats._sparse_lines import (
 from longtail.lab.data.locate import PathLike, locate_path
 from longtail.lab.data.sparse_rows import SparseRows
 
-__all__ = ["SparseSamples", "load_sparse_table", "one_per_positive", "read_sparse_file", "sparse_dataset"]
+__all__ = [
+    "SparseSamples",
+    "count_sparse_labels",
+    "load_sparse_table",
+    "one_per_positive",
+    "read_sparse_file",
+    "sparse_dataset",
+]
 
 BLOCK = 2**22
 """Bytes to read at a time."""
 CHUNK = 2**18
 """Bytes to parse at a time: so few that the arrays over them stay in a processor's cache."""
+LINE_EXPANSION = 64
+"""Bytes that it takes at most to parse one."""
+MERGED_AT_ONCE = 2**22
 LARGEST_INDEX = 2**31 - 1
 """Features and labels are at most this many, so that an index fits into four bytes."""
 
@@ -66,13 +78,14 @@ class SparseSamples:
         return int(self.features.shape[0])
 
 
-def read_sparse_file(path: PathLike, cache: PathLike | None = None) -> SparseSamples:
+def read_sparse_file(path: PathLike, cache: PathLike | None = None, budget: int | None = None) -> SparseSamples:
     """Read a file of the extreme-classification repository.
 
     Args:
         path: the file, packed if its name ends in ``.gz``.
         cache: folder for the parsed arrays, which is made if it does not exist. The next call with the same file, by
             its path, size and time of change, reads them instead. None neither looks nor keeps.
+        budget: bytes of memory; default: see ``memory_budget``.
 
     Returns:
         Features and labels. A sample without labels, or without features, is an empty row. A label that a line has
@@ -91,16 +104,14 @@ def read_sparse_file(path: PathLike, cache: PathLike | None = None) -> SparseSam
     >>> samples.labels.toarray().astype(int).tolist(), samples.features.toarray()[0].tolist()
     ([[1, 0, 1], [0, 0, 0]], [0.0, 0.5, 0.0, 2.0])
     """
-    file = locate_path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"Sparse samples were not found: there is no file {file}.")
+    file, limit = _find_file(path), memory_budget() if budget is None else budget
     if cache is None:
-        return _parse_file(file)
+        return _parse_file(file, limit)
     cached = cache_path(Path(cache), file)
     matrices = read_matrices(cached, {"features": np.float32, "labels": np.bool_})
     if matrices is not None and matrices["features"].shape[0] == matrices["labels"].shape[0]:
         return SparseSamples(**matrices)
-    samples = _parse_file(file)
+    samples = _parse_file(file, limit)
     write_matrices(cached, {"features": samples.features, "labels": samples.labels})
     return samples
 
@@ -118,6 +129,7 @@ def sparse_dataset(name: str, train: SparseSamples, test: SparseSamples) -> Data
             f"{name}: training and test files must have the same labels. "
             f"Got {train.labels.shape[1]} and {test.labels.shape[1]}."
         )
+    check_memory(train.labels.shape[1] * BYTES_PER_CLASS, f"{name}: {train.labels.shape[1]:,} labels")
     splits = [Split(SparseRows.from_scipy(part.features), sparse_indicator(part.labels)) for part in (train, test)]
     return Dataset(name, splits[0], splits[1], tuple(str(label) for label in range(train.labels.shape[1])))
 
@@ -147,27 +159,52 @@ def one_per_positive(labels: Any) -> tuple[Tensor, Tensor]:
     return torch.arange(csr.shape[0]).repeat_interleave(counts), torch.from_numpy(csr.indices.astype(np.int64))
 
 
-def _parse_file(path: Path) -> SparseSamples:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            sizes = _parse_header(path, file.readline(256))
-            parts = list(_parse_parts(path, cast(BinaryIO, file), sizes))
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error
-    labels_per_line = _join([part.labels_per_line for part in parts], np.int64)
-    columns_per_line = _join([part.columns_per_line for part in parts], np.int64)
-    surplus = labels_per_line[sizes.samples :] + columns_per_line[sizes.samples :]
-    if len(labels_per_line) < sizes.samples or surplus.any():  # blank lines at the end are no samples
-        raise ValueError(
-            f"{path} must have {sizes.samples} samples, as its first line says. Got {len(labels_per_line)} lines "
-            "after it; the file is cut off, or its first line is wrong."
-        )
+def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indices, Integers]:
+    """The labels that occur in a file, rising, and in how many samples each; memory does not grow with the samples.
+
+    Args:
+        path: the file, packed if its name ends in ``.gz``.
+        budget: bytes of memory; default: see ``memory_budget``.
+    """
+    limit = memory_budget() if budget is None else budget
+    labels, counts = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    waiting: list[Indices] = []
+    for sizes, part in chain(_parse_parts(_find_file(path), limit), [(None, None)]):
+        if part is not None and sizes is not None:
+            rows = np.repeat(np.arange(len(part.labels_per_line)), part.labels_per_line)
+            waiting.append((np.unique(rows * sizes.labels + part.labels) % sizes.labels).astype(np.int32))
+        if part is None or sum(map(len, waiting)) > MERGED_AT_ONCE:
+            labels, place = np.unique(np.concatenate([labels, *waiting]), return_inverse=True)
+            weights = np.concatenate([counts, np.ones(len(place) - len(counts), dtype=np.int64)])
+            counts = np.zeros(len(labels), dtype=np.int64)
+            np.add.at(counts, place, weights)
+            check_memory(len(labels) * BYTES_PER_CLASS, f"{path}: {len(labels):,} different labels", limit)
+            waiting = []
+    return labels, counts
+
+
+def _find_file(path: PathLike) -> Path:
+    file = locate_path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"Sparse samples were not found: there is no file {file}.")
+    return file
+
+
+def _parse_file(path: Path, budget: int) -> SparseSamples:
+    parts, num_bytes, sizes = [], 0, Sizes(0, 0, 0)
+    for header, part in _parse_parts(path, budget):
+        sizes = header
+        parts.append(part)
+        num_bytes += 2 * sum(array.nbytes for array in part)  # they are joined
+        check_memory(num_bytes, str(path), budget)
     labels = _join([part.labels for part in parts], np.int32)
     columns = _join([part.columns for part in parts], np.int32)
     values = _join([part.values for part in parts], np.float32)
+    labels_per_line = _join([part.labels_per_line for part in parts], np.int64)
+    columns_per_line = _join([part.columns_per_line for part in parts], np.int64)
     return SparseSamples(
-        _csr(values, columns, columns_per_line[: sizes.samples], sizes.features),
-        _csr(np.ones(len(labels), dtype=np.bool_), labels, labels_per_line[: sizes.samples], sizes.labels),
+        _csr(values, columns, columns_per_line, sizes.features),
+        _csr(np.ones(len(labels), dtype=np.bool_), labels, labels_per_line, sizes.labels),
     )
 
 
@@ -185,16 +222,31 @@ def _parse_header(path: Path, line: bytes) -> Sizes:
     return sizes
 
 
-def _parse_parts(path: Path, file: BinaryIO, sizes: Sizes) -> Iterator[Part]:
-    """What the lines after the first have, some lines at a time."""
-    line = 2
-    for content in _read_lines(file):
-        part = parse_lines(Lines(path, content, line), sizes)
-        yield part
-        line += len(part.labels_per_line)
+def _parse_parts(path: Path, budget: int) -> Iterator[tuple[Sizes, Part]]:
+    """What the first line says, and what some lines at a time after it have."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            sizes = _parse_header(path, file.readline(256))
+            num_lines, has_surplus = 0, False
+            for content in _read_lines(cast(BinaryIO, file), budget // LINE_EXPANSION, path):
+                part = parse_lines(Lines(path, content, num_lines + 2), sizes)
+                num_kept = max(0, sizes.samples - num_lines)
+                num_lines += len(part.labels_per_line)
+                surplus = part.labels_per_line[num_kept:] + part.columns_per_line[num_kept:]
+                has_surplus |= bool(surplus.any())  # blank lines at the end are no samples
+                per_line = {name: getattr(part, name)[:num_kept] for name in ("labels_per_line", "columns_per_line")}
+                if not has_surplus:
+                    yield sizes, part._replace(**per_line)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error
+    if num_lines < sizes.samples or has_surplus:
+        raise ValueError(
+            f"{path} must have {sizes.samples} samples, as its first line says. Got {num_lines} lines "
+            "after it; the file is cut off, or its first line is wrong."
+        )
 
 
-def _read_lines(file: BinaryIO) -> Iterator[bytes]:
+def _read_lines(file: BinaryIO, longest: int, path: Path) -> Iterator[bytes]:
     """Some lines at a time, each with its end, which the last one of a file may lack."""
     block = b""
     while more := file.read(BLOCK):
@@ -204,6 +256,8 @@ def _read_lines(file: BinaryIO) -> Iterator[bytes]:
             yield block[start:end]
             start = end
         block = block[start:]
+        if len(block) > longest:
+            raise ValueError(f"{path}: a line must have at most {longest:,} bytes. Got a longer one.")
     if block:
         yield block + b"\n"
 

@@ -1,70 +1,47 @@
-"""Files of scores, labels and class counts: CSV, Parquet, .npy and .npz, none of them trusted."""
+"""Files of scores and of one number per class: CSV, Parquet, .npy and .npz, none of them trusted."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
-from longtail._core.files import replacing
-from longtail.lab.data.formats.columns import (
-    check_names,
-    choose_name,
-    is_table,
-    join_names,
-    list_numeric_columns,
-    read_arrays,
-    read_table,
-    restore_text,
+from longtail._core.memory import check_memory, memory_budget
+from longtail.lab.data.formats.array_files import ArrayFile
+from longtail.lab.data.formats.columns import check_names, choose_name, is_numeric, join_names
+from longtail.lab.data.formats.labels import (
+    ClassName,
+    LabelColumn,
+    Labels,
+    encode,
+    find_array_labels,
+    find_column_labels,
 )
+from longtail.lab.data.formats.sources import Progress, Source, find_parts, is_table
+from longtail.lab.data.formats.table_files import TableFile, count_bytes, expand_text, open_table, read_columns
 
 __all__ = [
     "ClassNumbers",
-    "Labels",
+    "ScoreFile",
     "Scores",
+    "open_indicators",
+    "open_scores",
     "read_class_numbers",
     "read_indicators",
-    "read_labels",
     "read_scores",
-    "write_label_predictions",
-    "write_predictions",
-    "write_thresholds",
 ]
 
 # What is read from a file with several columns or arrays, if nothing else is said.
-LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
 NUMBER_NAMES = ("count", "counts", "probability", "probabilities")
 SCORE_NAMES = ("scores", "logits", "probabilities")
 
-NO_LABEL = -100
-
-ClassName = int | str
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.floating[Any]]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """A column of labels: which distinct ones there are, and which of them each row has."""
-
-    classes: tuple[ClassName, ...]
-    """The distinct labels, sorted: all whole numbers or all strings."""
-    codes: IntArray
-    """[N] indices into ``classes``; -100 where the label is missing."""
-
-    @property
-    def num_missing(self) -> int:
-        """Rows without a label."""
-        return int((self.codes < 0).sum())
+Batch = tuple[FloatArray, pa.Table | None]
 
 
 @dataclass(frozen=True)
@@ -139,287 +116,265 @@ class Scores:
         return {int(name): index for index, name in whole.items()}
 
 
-def read_labels(path: Path, column: str | None = None) -> Labels:
-    """Labels of any kind: whole numbers or strings, some perhaps missing.
+@dataclass(frozen=True)
+class ScoreFile:
+    """Scores that are read some rows at a time."""
 
-    Args:
-        path: a CSV (``.csv.gz`` if packed) or Parquet file, or an .npy or .npz of a vector. In a CSV, labels are
-            numbers if all are whole and written plainly; 01 and 1 are text, and differ.
-        column: the column (CSV, Parquet) or array (.npz); default: the only one, or the one with a usual name.
-    """
-    if is_table(path):
-        table = read_table(path)
-        check_names(path, table, [] if column else table.column_names, "label")
-        name = choose_name(path, table.column_names, column, "--label", LABEL_NAMES)
-        labels = _encode(restore_text(path, table, [name]).column(name), f"{path}: column {name!r}")
-        if column is None and name not in LABEL_NAMES and name in labels.classes:
-            raise ValueError(
-                f"{path}: the first row must name the column. Got {name!r}, which is a label too; add a first row "
-                f"'label', or say --label {name} if it is the name."
-            )
-        return labels
-    arrays = read_arrays(path)
-    name = choose_name(path, arrays, column, "--label", LABEL_NAMES)
-    return _encode_array(arrays[name], path)
+    name: str
+    """What a message calls it."""
+    header: Scores
+    """Its classes and other columns, without a row."""
+    num_rows: int
+    num_bytes: int
+    """What a progress counts up to."""
+    read_rows: Callable[[Progress | None], Iterator[Batch]]
+    label_column: LabelColumn | None = None
+    """The true labels, where the file has them."""
+
+    def __post_init__(self) -> None:
+        shape = (self.num_rows, self.header.num_classes)
+        if shape[0] < 1 or shape[1] < 2:
+            raise ValueError(f"{self.name}: scores must have at least 1 row and 2 classes. Got shape {shape}.")
+        names = self.header.class_names
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f"{self.name}: every class must have its own name. Got {join_names(names)}.")
+
+    def batches(self, progress: Progress | None = None) -> Iterator[Scores]:
+        """The rows in order, which must be finite."""
+        start = 0
+        for values, others in self.read_rows(progress):
+            if not np.isfinite(values).all():
+                row, column = np.argwhere(~np.isfinite(values))[0].tolist()
+                raise ValueError(
+                    f"{self.name}: scores must be finite. Got {values[row, column]} in row {start + row}, "
+                    f"class {self.header.name_of(column)}."
+                )
+            yield Scores(values, self.header.columns, self.header.class_names, others)
+            start += len(values)
+
+    def read(self, budget: int) -> Scores:
+        """All rows, if they fit into the budget."""
+        kind = self.header.values.dtype
+        check_memory(self.num_rows * self.header.num_classes * kind.itemsize, self.name, budget)
+        values = np.empty((self.num_rows, self.header.num_classes), dtype=kind)
+        others, start, num_bytes = [], 0, values.nbytes
+        for batch in self.batches():
+            values[start : start + len(batch.values)] = batch.values
+            start += len(batch.values)
+            if batch.others is not None:
+                num_bytes += count_bytes(batch.others)
+                check_memory(num_bytes, self.name, budget)
+                others.append(expand_text(batch.others))
+        labels = None if self.label_column is None else self.label_column.read(budget)
+        beside = pa.concat_tables(others) if others else self.header.others
+        return Scores(values, self.header.columns, self.header.class_names, beside, labels)
 
 
-def read_class_numbers(path: Path) -> ClassNumbers:
+def read_class_numbers(source: Source, budget: int | None = None) -> ClassNumbers:
     """One number per class: counts or probabilities.
 
     A CSV or Parquet file has one column of numbers, and may have a column ``class`` that names the classes.
     """
-    if not is_table(path):
-        arrays = read_arrays(path)
-        values = arrays[choose_name(path, arrays, None, None, NUMBER_NAMES)]
-        if values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise ValueError(f"{path}: expected one number per class. Got {values.dtype} of shape {values.shape}.")
-        return ClassNumbers(np.array(values), None)
-    table = read_table(path)
-    numeric = [name for name in list_numeric_columns(table) if name != "class"]
-    check_names(path, table, numeric, "count")
-    name = choose_name(path, numeric, None, None, NUMBER_NAMES)
+    limit = memory_budget() if budget is None else budget
+    parts = find_parts(source)
+    if not is_table(parts):
+        arrays = ArrayFile(parts[0], limit)
+        name = choose_name(arrays.name, arrays.headers, None, None, NUMBER_NAMES)
+        shape, _, dtype, _ = arrays.header(name)
+        if len(shape) != 1 or dtype.kind not in "iuf":
+            raise ValueError(f"{arrays.name}: expected one number per class. Got {dtype} of shape {shape}.")
+        return ClassNumbers(arrays.read(name), None)
+    table = open_table(parts, limit)
+    schema = table.schema({"class"})
+    numeric = [field.name for field in schema if field.name != "class" and is_numeric(field.type)]
+    check_names(table, numeric, "count")
+    name = choose_name(table.name, numeric, None, None, NUMBER_NAMES)
+    wanted = [name, *(["class"] if "class" in table.names else [])]
+    columns = read_columns(table, wanted, _types_of(schema), limit)
     classes = None
-    if "class" in table.column_names:
-        labels = _encode(restore_text(path, table, ["class"]).column("class"), f"{path}: column 'class'")
+    if "class" in wanted:
+        labels = encode(columns.column("class"), f"{table.name}: column 'class'")
         if labels.num_missing or len(labels.classes) < len(labels.codes):
-            raise ValueError(f"{path}: column 'class' must name each class once.")
+            raise ValueError(f"{table.name}: column 'class' must name each class once.")
         classes = tuple(labels.classes[code] for code in labels.codes)
-    return ClassNumbers(table.column(name).to_numpy(), classes)
+    return ClassNumbers(columns.column(name).to_numpy(), classes)
 
 
-def read_scores(
-    path: Path, columns: str | None = None, id_columns: Sequence[str] = (), label: str | None = None
-) -> Scores:
-    """A matrix of scores, one column per class.
+def open_scores(
+    sources: Source | Sequence[Source],
+    columns: str | None = None,
+    id_columns: Sequence[str] = (),
+    label: str | None = None,
+    budget: int | None = None,
+    progress: Progress | None = None,
+) -> ScoreFile:
+    """A matrix of scores, one column per class, to be read some rows at a time.
 
     Args:
-        path: CSV or Parquet with one numeric column per class; or .npy or .npz with a matrix. An .npz may hold the
-            class names as ``classes``.
+        sources: CSV or Parquet with one numeric column per class, in any number of files, folders of parts or URLs;
+            or one .npy or .npz with a matrix. An .npz may hold the class names as ``classes``.
         columns: the prefix of the class columns; default: all numeric columns are classes. In an .npz, the
             matrix's name.
         id_columns: numeric columns that are no classes.
         label: the column of true labels, if the file has it.
+        budget: bytes of memory for what is read; default: see ``memory_budget``.
+        progress: told how many bytes were read to find out what the columns of a CSV hold.
     """
-    scores = (
-        _build_from_table(path, read_table(path), columns, id_columns, label)
-        if is_table(path)
-        else _build_from_arrays(path, read_arrays(path), columns, label)
-    )
-    _check_scores(path, scores)
-    return scores
+    limit = memory_budget() if budget is None else budget
+    parts = find_parts(sources)
+    if is_table(parts):
+        return score_columns(open_table(parts, limit), columns, id_columns, label, progress=progress)
+    return _score_array(ArrayFile(parts[0], limit), columns, label)
 
 
-def read_indicators(path: Path, columns: str | None = None, id_columns: Sequence[str] = ()) -> Scores:
-    """A matrix of 0 and 1, or of true and false: one column per class, as ``read_scores`` has it.
+def open_indicators(
+    sources: Source | Sequence[Source],
+    columns: str | None = None,
+    id_columns: Sequence[str] = (),
+    budget: int | None = None,
+) -> ScoreFile:
+    """A matrix of 0 and 1, or of true and false: one column per class, as :func:`open_scores` has it.
 
     Args:
-        path: a file in any of the formats of scores.
+        sources: a file in any of the formats of scores.
         columns: the scores' prefix or array name, which labels may have or not.
         id_columns: the scores' numeric columns that are no classes, which labels may have or not.
+        budget: bytes of memory for what is read; default: see ``memory_budget``.
     """
-    if is_table(path):
-        table = _convert_bools(read_table(path, reads_bools=True))
-        prefix = columns if columns and any(name.startswith(columns) for name in table.column_names) else None
-        ids = [name for name in id_columns if name in table.column_names]
-        return _build_from_table(path, table, prefix, ids, label=None)
-    arrays = read_arrays(path)
-    arrays = {name: array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
-    return _build_from_arrays(path, arrays, columns if columns in arrays else None, None)
+    limit = memory_budget() if budget is None else budget
+    parts = find_parts(sources)
+    if not is_table(parts):
+        arrays = ArrayFile(parts[0], limit)
+        return _score_array(arrays, columns if columns in arrays.headers else None, None, accepts_bools=True)
+    table = open_table(parts, limit, reads_bools=True)
+    prefix = columns if columns and any(name.startswith(columns) for name in table.names) else None
+    ids = [name for name in id_columns if name in table.names]
+    return score_columns(table, prefix, ids, label=None, accepts_bools=True)
 
 
-def write_predictions(path: Path, scores: Scores, predictions: IntArray, probabilities: FloatArray) -> None:
-    """Write the predicted classes and the class probabilities in the format of the suffix, whole or not at all.
-
-    CSV and Parquet: the other columns of the scores, ``prediction``, and one column per class. .npz: arrays
-    ``predictions``, ``probabilities`` and ``classes``. .npy: the probabilities alone.
-    """
-    names = np.array(scores.class_names) if scores.class_names else None
-    named = predictions if names is None else names[predictions]
-    if path.suffix in (".csv", ".parquet"):
-        _write_table(path, _add_columns(scores, ["prediction", *_list_columns(scores)], [named, *probabilities.T]))
-    else:
-        arrays = {"probabilities": probabilities, "predictions": named} | _name_classes(scores)
-        _write_arrays(path, arrays)
-
-
-def write_label_predictions(
-    path: Path, scores: Scores, predicted: npt.NDArray[np.bool_], thresholds: FloatArray
-) -> None:
-    """Write 0 or 1 for each sample and class in the format of the suffix, whole or not at all.
-
-    CSV and Parquet: the other columns of the scores, and one column per class. .npz: arrays ``predictions``,
-    ``thresholds`` and ``classes``. .npy: the predictions alone.
-    """
-    numbers = predicted.astype(np.uint8)
-    if path.suffix in (".csv", ".parquet"):
-        _write_table(path, _add_columns(scores, _list_columns(scores), [*numbers.T]))
-    else:
-        _write_arrays(path, {"predictions": numbers, "thresholds": thresholds} | _name_classes(scores))
-
-
-def write_thresholds(path: Path, scores: Scores, thresholds: FloatArray, f1: FloatArray) -> None:
-    """Write each class's threshold and its F1 on the holdout. .npy: the thresholds alone."""
-    columns: dict[str, npt.NDArray[Any]] = {"threshold": thresholds, "holdout_f1": f1}
-    if path.suffix in (".csv", ".parquet"):
-        names = np.array([scores.name_of(index) for index in range(scores.num_classes)])
-        _write_table(path, pa.table({"class": names} | columns))
-    else:
-        _write_arrays(path, columns | _name_classes(scores))
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    writer = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
-    with replacing(path) as file:
-        writer(table, file)
-
-
-def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """All arrays in an .npz, the first one in an .npy."""
-    with replacing(path) as file:
-        if path.suffix == ".npy":
-            np.save(file, next(iter(arrays.values())))
-        else:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def _list_columns(scores: Scores) -> tuple[str, ...]:
-    return scores.columns or tuple(str(index) for index in range(scores.num_classes))
-
-
-def _name_classes(scores: Scores) -> dict[str, npt.NDArray[Any]]:
-    return {} if scores.class_names is None else {"classes": np.array(scores.class_names)}
-
-
-def _add_columns(scores: Scores, names: Sequence[str], arrays: Sequence[npt.NDArray[Any]]) -> pa.Table:
-    """A table of these columns beside those of the scores' file that are no scores."""
-    others = pa.table({}) if scores.others is None else scores.others
-    headings = [*others.column_names, *names]
-    duplicate, times = Counter(headings).most_common(1)[0]
-    if times > 1:
-        raise ValueError(f"the output would have two columns named {duplicate!r}; rename one in the scores.")
-    return pa.table([*others.columns, *(pa.array(array) for array in arrays)], names=headings)
-
-
-def _convert_bools(table: pa.Table) -> pa.Table:
-    columns = [column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column for column in table.columns]
-    return pa.table(columns, names=table.column_names)
-
-
-def _build_from_table(
-    path: Path, table: pa.Table, prefix: str | None, id_columns: Sequence[str], label: str | None
+def read_scores(
+    sources: Source | Sequence[Source],
+    columns: str | None = None,
+    id_columns: Sequence[str] = (),
+    label: str | None = None,
+    budget: int | None = None,
 ) -> Scores:
-    names = table.column_names
-    missing = [name for name in id_columns if name not in names]
+    """All rows of :func:`open_scores`."""
+    limit = memory_budget() if budget is None else budget
+    return open_scores(sources, columns, id_columns, label, limit).read(limit)
+
+
+def read_indicators(
+    sources: Source | Sequence[Source],
+    columns: str | None = None,
+    id_columns: Sequence[str] = (),
+    budget: int | None = None,
+) -> Scores:
+    """All rows of :func:`open_indicators`."""
+    limit = memory_budget() if budget is None else budget
+    return open_indicators(sources, columns, id_columns, limit).read(limit)
+
+
+def score_columns(
+    table: TableFile,
+    prefix: str | None,
+    id_columns: Sequence[str],
+    label: str | None,
+    accepts_bools: bool = False,
+    progress: Progress | None = None,
+) -> ScoreFile:
+    """The scores in the columns of a table; see :func:`open_scores`."""
+    missing = [name for name in id_columns if name not in table.names]
     if missing:
-        raise ValueError(f"{path}: there is no column {missing[0]!r}. Got: {join_names(names)}.")
+        raise ValueError(f"{table.name}: there is no column {missing[0]!r}. Got: {join_names(table.names)}.")
     reserved = {*id_columns, label}
-    candidates = [name for name in list_numeric_columns(table) if name not in reserved]
-    check_names(path, table, candidates, "a class each", may_be_numbers=True)
+    as_spelled = {name for name in table.names if name in reserved or not name.startswith(prefix or "")}
+    schema = table.schema(as_spelled, progress)
+    candidates = [
+        field.name
+        for field in schema
+        if field.name not in reserved
+        and (is_numeric(field.type) or (accepts_bools and pa.types.is_boolean(field.type)))
+    ]
+    check_names(table, candidates, "a class each", may_be_numbers=True)
+    types = _types_of(schema)
     if prefix is None:
-        _check_all_are_scores(path, table, candidates)
+        _check_all_are_scores(table.name, types, candidates)
     columns = [name for name in candidates if name.startswith(prefix or "")]
     if not columns:
         wanted = "" if prefix is None else f" that start with {prefix!r}"
-        raise ValueError(f"{path}: there are no numeric columns{wanted}. Got: {join_names(names)}.")
+        raise ValueError(f"{table.name}: there are no numeric columns{wanted}. Got: {join_names(table.names)}.")
     chosen = set(columns)
-    others = restore_text(path, table.select([i for i, name in enumerate(names) if name not in chosen]))
-    values = [column.to_numpy() for name, column in zip(names, table.columns, strict=True) if name in chosen]
-    kind = np.result_type(np.float32, *{vector.dtype for vector in values})
-    return Scores(
-        values=np.column_stack(values).astype(kind, copy=False),
+    others = [name for name in table.names if name not in chosen]
+    kind = np.result_type(np.float32, *{np.dtype(types[name].to_pandas_dtype()) for name in columns})
+
+    def read_rows(progress: Progress | None) -> Iterator[Batch]:
+        for batch in table.batches([*columns, *others], types, progress):
+            beside = batch.select(range(len(columns), batch.num_columns)) if others else None
+            yield _stack(batch.columns[: len(columns)], batch.num_rows, kind), beside
+
+    header = Scores(
+        values=np.empty((0, len(columns)), dtype=kind),
         columns=tuple(columns),
         class_names=tuple(name.removeprefix(prefix or "") for name in columns),
-        others=others if others.num_columns else None,
-        labels=_encode(others.column(label), f"{path}: column {label!r}") if label in others.column_names else None,
+        others=expand_text(pa.schema([(name, types[name]) for name in others]).empty_table()) if others else None,
     )
+    labels = find_column_labels(table, label) if label in others else None
+    return ScoreFile(table.name, header, table.num_rows, table.num_bytes, read_rows, labels)
 
 
-def _build_from_arrays(
-    path: Path, arrays: Mapping[str, npt.NDArray[Any]], key: str | None, label: str | None
-) -> Scores:
-    matrices = [name for name, array in arrays.items() if array.ndim == 2]
+def _score_array(arrays: ArrayFile, key: str | None, label: str | None, accepts_bools: bool = False) -> ScoreFile:
+    matrices = [name for name, header in arrays.headers.items() if len(header.shape) == 2]
     if not matrices:
-        shapes = join_names(array.shape for array in arrays.values())
-        raise ValueError(f"{path}: scores must be a matrix [samples, classes]. Got shapes {shapes}.")
-    name = choose_name(path, matrices, key, "--columns", SCORE_NAMES)
-    values = np.array(arrays[name])  # a copy: the map of an .npy can't be written to, which torch warns of
-    if values.dtype.kind not in "iuf":
-        raise ValueError(f"{path}: scores must be numbers. Got {values.dtype}.")
-    classes = arrays.get("classes")
-    if classes is not None and classes.shape != (values.shape[1],):
-        raise ValueError(f"{path}: 'classes' must name {values.shape[1]} classes. Got shape {classes.shape}.")
-    names = None if classes is None else tuple(str(name) for name in classes.tolist())
-    return Scores(
-        values=values.astype(np.result_type(np.float32, values), copy=False),
-        columns=names,
-        class_names=names,
-        labels=_encode_array(arrays[label], path) if label and label in arrays else None,
+        shapes = join_names(header.shape for header in arrays.headers.values())
+        raise ValueError(f"{arrays.name}: scores must be a matrix [samples, classes]. Got shapes {shapes}.")
+    name = choose_name(arrays.name, matrices, key, "--columns", SCORE_NAMES)
+    header = arrays.header(name)
+    if header.dtype.kind not in ("iufb" if accepts_bools else "iuf"):
+        raise ValueError(f"{arrays.name}: scores must be numbers. Got {header.dtype}.")
+    names = None
+    if "classes" in arrays.headers:
+        if arrays.headers["classes"].shape != header.shape[1:]:
+            shape = arrays.headers["classes"].shape
+            raise ValueError(f"{arrays.name}: 'classes' must name {header.shape[1]} classes. Got shape {shape}.")
+        names = tuple(str(name) for name in arrays.read("classes").tolist())
+    kind = np.result_type(np.float32, header.dtype.newbyteorder("="))
+    kind = np.dtype(np.float64) if kind.itemsize > 8 else kind
+
+    def read_rows(progress: Progress | None) -> Iterator[Batch]:
+        for batch in arrays.batches(name):
+            yield batch.astype(kind), None
+            if progress:
+                progress(batch.nbytes)
+
+    return ScoreFile(
+        arrays.name,
+        Scores(values=np.empty((0, header.shape[1]), dtype=kind), columns=names, class_names=names),
+        header.shape[0],
+        header.num_bytes,
+        read_rows,
+        find_array_labels(arrays, label) if label and label in arrays.headers else None,
     )
 
 
-def _check_all_are_scores(path: Path, table: pa.Table, names: Sequence[str]) -> None:
+def _types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def _stack(columns: Sequence[pa.ChunkedArray], num_rows: int, kind: np.dtype[Any]) -> FloatArray:
+    """[N, C] with each column in one piece of memory, as tables have and write them."""
+    values = np.empty((num_rows, len(columns)), dtype=kind, order="F")
+    for index, column in enumerate(columns):
+        numbers = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
+        values[:, index] = numbers.to_numpy()
+    return values
+
+
+def _check_all_are_scores(where: str, types: dict[str, pa.DataType], names: Sequence[str]) -> None:
     """A numeric id that is taken for a class would shift all classes: better ask."""
-    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
-    whole = [name for name in names if not pa.types.is_floating(kinds[name])]
+    whole = [name for name in names if not pa.types.is_floating(types[name])]
     if whole and len(whole) < len(names):
         raise ValueError(
-            f"{path}: column {whole[0]!r} has whole numbers, others have fractions, so it may be no score; "
+            f"{where}: column {whole[0]!r} has whole numbers, others have fractions, so it may be no score; "
             f"say --id {whole[0]} if it is an id, or name the class columns by their prefix with --columns."
         )
-
-
-def _check_scores(path: Path, scores: Scores) -> None:
-    values = scores.values
-    if values.shape[0] < 1 or values.shape[1] < 2:
-        raise ValueError(f"{path}: scores must have at least 1 row and 2 classes. Got shape {values.shape}.")
-    if scores.class_names is not None and len(set(scores.class_names)) < len(scores.class_names):
-        raise ValueError(f"{path}: every class must have its own name. Got {join_names(scores.class_names)}.")
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ValueError(
-            f"{path}: scores must be finite. Got {values[row, column]} in row {row}, class {scores.name_of(column)}."
-        )
-
-
-def _encode_array(array: npt.NDArray[Any], path: Path) -> Labels:
-    if array.ndim != 1:
-        raise ValueError(f"{path}: labels must be a vector. Got shape {array.shape}.")
-    if array.dtype.kind not in "iufbU":
-        raise TypeError(f"{path}: labels must be whole numbers or strings. Got {array.dtype}.")
-    return _encode(pa.chunked_array([pa.array(np.asarray(array), from_pandas=True)]), str(path))
-
-
-def _encode(column: pa.ChunkedArray, where: str) -> Labels:
-    plain = _convert_labels(column, where)
-    encoded = plain.dictionary_encode().combine_chunks()
-    values = encoded.dictionary.to_pylist()
-    order = sorted(range(len(values)), key=values.__getitem__)
-    rank = np.empty(len(values) + 1, dtype=np.int64)
-    rank[order] = np.arange(len(values))
-    rank[-1] = NO_LABEL
-    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return Labels(tuple(values[index] for index in order), rank[codes])
-
-
-def _convert_labels(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    """Labels as int64 or strings, missing ones as nulls."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _convert_labels(column.cast(kind.value_type), where)
-    if pa.types.is_null(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_floating(kind):  # how whole numbers with gaps are often stored
-        column = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
-        column = pc.if_else(pc.is_nan(column), None, column)
-        fractions = column.filter(pc.not_equal(column, pc.floor(column)))
-        infinite = column.filter(pc.is_inf(column))
-        for wrong in (fractions.drop_null(), infinite.drop_null()):
-            if len(wrong):
-                raise ValueError(f"{where}: labels must be whole numbers or strings. Got {wrong[0]}.")
-        return column.cast(pa.int64())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pc.if_else(pc.equal(column, ""), None, column)
-    raise TypeError(f"{where}: labels must be whole numbers or strings. Got {kind}.")

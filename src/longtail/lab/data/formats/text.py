@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail._core.memory import memory_budget
 from longtail.datasets import stratified_holdout
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.locate import PathLike, locate_path
@@ -166,31 +167,19 @@ def _read_columns(path: Path, text_column: str, label_column: str) -> tuple[list
 def _read_table(path: Path, text_column: str, label_column: str) -> Any:
     try:
         import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
+
+        from longtail.lab.data.formats.sources import find_parts
+        from longtail.lab.data.formats.table_files import open_table, read_columns
     except ImportError as error:
         raise ImportError("Tables need pyarrow, which is not installed: pip install 'longtail[lab]'.") from error
-    is_parquet = path.suffix == ".parquet"
-    try:
-        if is_parquet:
-            table = pyarrow.parquet.read_table(path)
-        else:
-            delimiter = "\t" if ".tsv" in path.suffixes else ","
-            table = pyarrow.csv.read_csv(
-                path,
-                parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    # Otherwise "1.0" and "007" would become numbers, and lose their spelling.
-                    column_types={text_column: pyarrow.string(), label_column: pyarrow.string()}
-                ),
-            )
-    except (pyarrow.ArrowException, OSError) as error:
-        kind = "Parquet" if is_parquet else "CSV"
-        raise ValueError(f"{path} must be a complete {kind} table. Got: {' '.join(str(error).split())}") from error
+    budget = memory_budget()
+    table = open_table(find_parts(path), budget)
     for name in (text_column, label_column):
-        if name not in table.column_names:
-            raise ValueError(f"{path}: there is no column {name!r}. It has: {', '.join(table.column_names)}.")
-    return table
+        if name not in table.names:
+            raise ValueError(f"{path}: there is no column {name!r}. It has: {', '.join(table.names)}.")
+    # Of a CSV, "1.0" and "007" must not become numbers, and lose their spelling.
+    wanted = [*dict.fromkeys((text_column, label_column))]
+    return read_columns(table, wanted, dict.fromkeys(wanted, pyarrow.string()), budget)
 
 
 def _sort_names(labels: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from longtail._core.memory import check_memory
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.locate import GZIP_EXPANSION, PathLike, data_root, first_folder, not_found
 
@@ -60,6 +61,7 @@ def read_idx(path: PathLike) -> npt.NDArray[np.uint8]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             shape = _idx_shape(file, path)
             wanted = math.prod(shape)
+            check_memory(wanted, str(path))
             largest = path.stat().st_size * (GZIP_EXPANSION if path.suffix == ".gz" else 1)
             content = file.read(wanted + 1) if wanted <= largest else b""
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
