@@ -12,7 +12,6 @@ from pathlib import Path
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.progress import Progress
 from rich.segment import Segment
 from rich.table import Table
 
@@ -84,6 +83,8 @@ def percents(*values: float | None) -> list[str]:
 @contextmanager
 def show_progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on the terminal, which a function that is called with how much more is done moves; nothing elsewhere."""
+    from rich.progress import Progress  # of no use to most commands
+
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(description, total=total)

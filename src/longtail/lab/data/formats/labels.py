@@ -21,6 +21,7 @@ from longtail.lab.data.formats.sources import Progress, Source, find_parts, is_t
 from longtail.lab.data.formats.table_files import TableFile, open_table
 
 __all__ = [
+    "LABEL_NAMES",
     "ClassName",
     "LabelColumn",
     "LabelCounts",

@@ -33,6 +33,7 @@ __all__ = [
     "read_class_numbers",
     "read_indicators",
     "read_scores",
+    "score_columns",
 ]
 
 # What is read from a file with several columns or arrays, if nothing else is said.
