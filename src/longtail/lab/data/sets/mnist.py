@@ -61,8 +61,8 @@ def read_idx(path: PathLike) -> npt.NDArray[np.uint8]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             shape = _idx_shape(file, path)
             wanted = math.prod(shape)
-            check_memory(wanted, str(path))
             largest = path.stat().st_size * (GZIP_EXPANSION if path.suffix == ".gz" else 1)
+            check_memory(min(wanted, largest), str(path))
             content = file.read(wanted + 1) if wanted <= largest else b""
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error
