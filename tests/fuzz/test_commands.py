@@ -26,7 +26,7 @@ generators = load_generators()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # what odd numbers make others warn of is not the subject
-    pytest.mark.skipif(not hasattr(__import__("signal"), "SIGALRM"), reason="cases are stopped by an alarm"),
+    pytest.mark.skipif(not hasattr(__import__("signal"), "SIGPROF"), reason="cases are stopped by a signal"),
 ]
 
 

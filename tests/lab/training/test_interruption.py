@@ -47,7 +47,7 @@ def start_comparison(folder, epochs, *options):
         # A suite that runs in the background hands down that interrupts are ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while len(list(folder.rglob("metrics.jsonl"))) < 2:
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
@@ -122,52 +122,54 @@ def test_a_worker_that_stalls_is_ended_and_said(start, tmp_path):
     assert len(find_runs(tmp_path / "runs")) == 2
 
 
-def ways_to_die(process):
-    """Ten ways to end a comparison: whom, and by what."""
-    workers = workers_of(process)
-    return {
-        "interrupt the group": lambda: os.killpg(process.pid, signal.SIGINT),
-        "interrupt the parent": lambda: os.kill(process.pid, signal.SIGINT),
-        "interrupt twice": lambda: [os.killpg(process.pid, signal.SIGINT) for _ in range(2)],
-        "terminate the group": lambda: os.killpg(process.pid, signal.SIGTERM),
-        "terminate the parent": lambda: os.kill(process.pid, signal.SIGTERM),
-        "hang up": lambda: os.killpg(process.pid, signal.SIGHUP),
-        "quit": lambda: os.kill(process.pid, signal.SIGQUIT),
-        "kill the parent": lambda: os.kill(process.pid, signal.SIGKILL),
-        "kill a worker, then the parent": lambda: [os.kill(pid, signal.SIGKILL) for pid in (workers[0], process.pid)],
-        "stop the workers, kill the parent": lambda: [
-            *(os.kill(pid, signal.SIGSTOP) for pid in workers),
-            os.kill(process.pid, signal.SIGKILL),
-            *(os.kill(pid, signal.SIGCONT) for pid in workers),
-        ],
-    }
+def end_all(pids, number):
+    for pid in pids:
+        os.kill(pid, number)
 
 
-@pytest.mark.skipif("not config.getoption('--fuzz-minutes')", reason="ten comparisons: with --fuzz-minutes alone")
-def test_ten_ways_to_end_a_comparison(start, tmp_path):
-    """No process is left, and the folders resume to what an uninterrupted comparison has."""
-    found = []
-    for number, way in enumerate(["none", *ways_to_die_names()]):
-        folder = tmp_path / str(number)
-        process = start(folder, 60)
-        if way != "none":
-            ways_to_die(process)[way]()
-        process.communicate(timeout=240)
-        wait_until_gone(process.pid)
-        assert not list(folder.rglob(".*.partial")), way
-        if way != "none":
-            again = start_comparison(folder, 60)
-            again.communicate(timeout=240)
-            assert again.returncode == 0, way
-        runs = {path.relative_to(folder): load_run(path) for path in find_runs(folder)}
-        logits = {path: run.predictions.logits.tobytes() for path, run in runs.items()}
-        assert all([row["epoch"] for row in run.history] == list(range(60)) for run in runs.values()), way
-        found.append(logits)
-        assert logits == found[0], way
+WAYS = {
+    "interrupt the group": lambda parent, workers: os.killpg(parent, signal.SIGINT),
+    "interrupt the parent": lambda parent, workers: os.kill(parent, signal.SIGINT),
+    "interrupt twice": lambda parent, workers: [os.killpg(parent, signal.SIGINT) for _ in range(2)],
+    "terminate the group": lambda parent, workers: os.killpg(parent, signal.SIGTERM),
+    "terminate the parent": lambda parent, workers: os.kill(parent, signal.SIGTERM),
+    "hang up": lambda parent, workers: os.killpg(parent, signal.SIGHUP),
+    "quit the parent": lambda parent, workers: os.kill(parent, signal.SIGQUIT),
+    "kill the parent": lambda parent, workers: os.kill(parent, signal.SIGKILL),
+    "kill a worker, then the parent": lambda parent, workers: end_all([workers[0], parent], signal.SIGKILL),
+    "kill a parent whose workers are stopped": lambda parent, workers: [
+        end_all(workers, signal.SIGSTOP),
+        os.kill(parent, signal.SIGKILL),
+        end_all(workers, signal.SIGCONT),
+    ],
+}
+"""Ten ways to end a comparison."""
 
 
-def ways_to_die_names():
-    class NoProcess:
-        pid = -1
+def results_of(folder):
+    runs = {path.relative_to(folder): load_run(path) for path in find_runs(folder)}
+    assert all([row["epoch"] for row in run.history] == list(range(60)) for run in runs.values())
+    return {path: run.predictions.logits.tobytes() for path, run in runs.items()}
 
-    return list(ways_to_die(NoProcess))
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "runs"
+    process = start_comparison(folder, 60)
+    process.communicate(timeout=600)
+    assert process.returncode == 0
+    return results_of(folder)
+
+
+@pytest.mark.skipif("not config.getoption('--fuzz-minutes')", reason="minutes: with --fuzz-minutes alone")
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_comparison_ends_nothing_is_left_and_nothing_is_mixed(start, tmp_path, uninterrupted, way):
+    process = start(tmp_path / "runs", 60)
+    WAYS[way](process.pid, workers_of(process))
+    process.communicate(timeout=60)
+    wait_until_gone(process.pid)
+    again = start(tmp_path / "runs", 60)
+    again.communicate(timeout=600)
+    assert again.returncode == 0
+    assert results_of(tmp_path / "runs") == uninterrupted
+    assert not list((tmp_path / "runs").rglob(".*.partial"))
