@@ -113,11 +113,11 @@ def test_a_killed_worker_fails_its_own_run_alone(start, tmp_path):
 
 
 def test_a_worker_that_stalls_is_ended_and_said(start, tmp_path):
-    process = start(tmp_path / "runs", 100, "--timeout", "6")
+    process = start(tmp_path / "runs", 100, "--timeout", "20")
     os.kill(workers_of(process)[0], signal.SIGSTOP)
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 2
-    assert b"it showed no sign of life for 6 seconds, and was ended" in errors
+    assert b"it showed no sign of life for 20 seconds, and was ended" in errors
     wait_until_gone(process.pid)
     assert len(find_runs(tmp_path / "runs")) == 2
 

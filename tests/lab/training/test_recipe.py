@@ -174,7 +174,7 @@ def test_a_threshold_is_not_warned_about_before_the_data_is_known():
         ("train.ema_decay=1.0", r"train\.ema_decay must be at least 0 and below 1\. Got 1\.0"),
         ("train.momentum=1.5", r"train\.momentum must be at least 0 and below 1"),
         ("train.milestones=[0.5, 7.0]", r"train\.milestones must be at least 0 and at most 1\. Got 7\.0"),
-        ("train.epochs=0", r"train\.epochs must be at least 1 and finite\. Got 0"),
+        ("train.epochs=0", r"train\.epochs must be at least 1 and at most 1e\+06\. Got 0"),
         ('name="../../elsewhere"', "name must be letters, digits"),
         ('name="/tmp/elsewhere"', "name must be letters, digits"),
     ],

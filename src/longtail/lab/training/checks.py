@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from longtail._core.bounds import check_bounds
-from longtail._core.suggestions import check_options, look_up, suggest
+from longtail._core.suggestions import check_option_types, check_options, look_up, suggest
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
 from longtail.lab.training.mixing import MIXINGS
@@ -107,6 +107,7 @@ def _check_method_options(method: Method, options: Mapping[str, Any]) -> None:
             raise ValueError(f"method.options.{name} must be {wanted}. Got {value!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"method.options.{name} must be a finite number. Got {value!r}.")
+    check_option_types(method.build, options, "method.options")
 
 
 def _try_plan(method: Method, options: Mapping[str, Any]) -> Plan:

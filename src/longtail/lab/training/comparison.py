@@ -48,6 +48,9 @@ WATCH_SECONDS = 1.0
 STALL_SECONDS = 3600.0
 """How long a run may show no sign of life, of which there is one every few steps of training."""
 
+START_SECONDS = 600.0
+"""What a run has beside that before its first sign, to load its data."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -196,7 +199,11 @@ def run_jobs(
             watch([job for job, _ in running.values()])
             done, _ = wait(running, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
             for job, worker in running.values():
-                if time.time() - max(started[job.folder], last_sign_of_life(job.folder)) > timeout:
+                sign = last_sign_of_life(job.folder)
+                if (
+                    time.time() - (sign if sign > started[job.folder] else started[job.folder] + START_SECONDS)
+                    > timeout
+                ):
                     stalled.add(job.folder)
                     _kill_worker(worker)
             for future in done:
