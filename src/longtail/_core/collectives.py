@@ -132,7 +132,7 @@ class _GatherSamples(torch.autograd.Function):
             ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
             return gathered
         ctx.own = slice(rank, None, ctx.size)
-        return gathered.unflatten(0, (ctx.size, sizes[0])).transpose(0, 1).flatten(0, 1)
+        return gathered.view(ctx.size, sizes[0], *rows.shape[1:]).transpose(0, 1).reshape(gathered.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

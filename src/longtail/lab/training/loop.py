@@ -109,7 +109,8 @@ def train(
     check_recipe(recipe, trust_code)
     check_positive(timeout, "timeout")
     fabric = open_fabric(accelerator, devices, recipe.train.precision, timeout)
-    fabric.launch()
+    with end_lost_processes(fabric, timeout):
+        fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
     if recipe.train.batch_size % fabric.world_size:
