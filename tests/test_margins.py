@@ -13,7 +13,12 @@ COUNTS = [1000, 300, 40, 7, 1]
 PRIOR = ClassPrior.from_counts(COUNTS)
 PI = [n / sum(COUNTS) for n in COUNTS]
 
+
 # Delta[y, y'] as the papers print it, for each builder at settings other than its defaults.
+def inverse_propensity(y):
+    return 1 + (math.log(sum(COUNTS)) - 1) * (3.6 / (COUNTS[y] + 2.6)) ** 0.6
+
+
 FORMULAS = {
     "none": (margins.none(PRIOR), lambda y, other: 0.0),
     "logit_adjusted": (
@@ -33,6 +38,10 @@ FORMULAS = {
     "two_temperature": (
         margins.two_temperature(PRIOR, positive_tau=0.4, negative_tau=1.1),
         lambda y, other: -0.4 * math.log(PI[y]) + 1.1 * math.log(PI[other]),
+    ),
+    "propensity_adjusted": (
+        margins.propensity_adjusted(PRIOR, tau=0.8, a=0.6, b=2.6),
+        lambda y, other: 0.8 * math.log(inverse_propensity(y) / inverse_propensity(other)),
     ),
     "logit_adjusted_adaptive": (
         margins.logit_adjusted_adaptive(PRIOR),
@@ -72,6 +81,7 @@ def test_algebra_is_that_of_the_matrix(a, b, t):
 def test_limits_in_which_one_method_becomes_another():
     same = [
         (margins.logit_adjusted(PRIOR, tau=0), margins.none(PRIOR)),
+        (margins.propensity_adjusted(PRIOR, tau=0), margins.none(PRIOR)),
         (margins.adaptive(PRIOR, scale=0), margins.none(PRIOR)),
         (margins.equalized(PRIOR, tau=0), margins.none(PRIOR)),
         (margins.threshold_equalized(PRIOR, keep=1), margins.none(PRIOR)),

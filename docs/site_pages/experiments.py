@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages.markdown import table
 from site_pages.rows import group_by_method, group_rows, read_rows
 
+EXTREME_MEASURES = {
+    **{f"{measure}@{k}": f"{measure}@{k}" for measure in ("P", "PSP") for k in (1, 3, 5)},
+    "tail R@10": "tail R@10",
+}
+EXTREME_COLUMNS = EXTREME_MEASURES | {
+    "train_cpu_s": "training, s",
+    "predict_cpu_s": "prediction, s",
+    "model_mb": "model, MB",
+}
+"""Columns of the table of extreme classification, with their titles."""
 MASKING_COLUMNS = {
     "recall": "recall",
     "recall_rarest_3": "recall, 3 rarest",
@@ -28,6 +39,26 @@ def slices_table(path: Path) -> str:
         values = [estimate(float(row[name]) for row in members) for name in names]
         body.append([", ".join(scheme), *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
     return table(["negatives, weighting", *names], body)
+
+
+def extreme_tables(path: Path) -> str:
+    """One table per data set of extreme classification, from rows of ``benchmarks/extreme_table.py``."""
+    parts = []
+    for (name,), rows in group_rows(read_rows(path), "set").items():
+        body = []
+        for (model,), members in group_rows(rows, "model").items():
+            means = {column: fmean(float(row[column]) for row in members) for column in EXTREME_COLUMNS}
+            cells = [f"{value:.{1 if column in EXTREME_MEASURES else 2}f}" for column, value in means.items()]
+            body.append([f"{model}, {len(members)} seeds" if len(members) > 1 else model, *cells])
+        parts.append(f"**{name}**\n\n" + table(["model", *EXTREME_COLUMNS.values()], body))
+    return "\n\n".join(parts)
+
+
+def index_table(path: Path) -> str:
+    """Recall and speed of indexes of label vectors, from rows of ``benchmarks/extreme_index.py``."""
+    columns = ("labels", "depth", "recall@10", "ms_per_query", "exact_ms_per_query", "times_faster", "build_s")
+    header = ["index", "labels", "depth", "recall@10", "ms a query", "exact, ms", "times as fast", "build, s"]
+    return table(header, [[row["index"], *(row[column] for column in columns)] for row in read_rows(path)])
 
 
 def recommendation_table(path: Path) -> str:

@@ -35,6 +35,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "embedding-margins": methods.margins_table,
     "benchmarks": lambda: speed.benchmark_tables(RESULTS),
     "compactness": lambda: comparisons.compactness_tables(QUALITY),
+    "extreme-sets": lambda: experiments.extreme_tables(RESULTS / "extreme_sets.csv"),
+    "extreme-index": lambda: experiments.index_table(RESULTS / "extreme_index.csv"),
     "delicious": lambda: experiments.slices_table(RETRIEVAL / "delicious.csv"),
     "tiny_imagenet_lt_features": lambda: experiments.slices_table(RETRIEVAL / "tiny_imagenet_lt_features.csv"),
     "gowalla": lambda: experiments.recommendation_table(RETRIEVAL / "gowalla.csv"),

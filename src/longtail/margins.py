@@ -30,6 +30,7 @@ __all__ = [
     "logit_adjusted_adaptive",
     "max_scaled_adaptive",
     "none",
+    "propensity_adjusted",
     "threshold_equalized",
     "two_temperature",
 ]
@@ -163,6 +164,43 @@ def logit_adjusted(prior: ClassPrior, tau: float = 1.0) -> Margins:
         supplement eq. (10), is the case tau = 1.
     """
     adjustment = _finite(tau, "logit_adjusted: tau") * prior.log_probs
+    return Margins(-adjustment, adjustment)
+
+
+def propensity_adjusted(prior: ClassPrior, tau: float = 1.0, a: float = 0.55, b: float = 1.5) -> Margins:
+    """The logit-adjusted loss with propensities in the place of the prior: training for propensity-scored precision.
+
+    Formula:
+        Delta[y, y'] = tau * log(p[y'] / p[y]), 1 / p[y] = 1 + (log N - 1) (b + 1)^a / (n[y] + b)^a
+
+    Args:
+        prior: the class counts n, of N samples.
+        tau: strength; 1 is consistent for PSP@k.
+        a: how steeply propensity grows with frequency.
+        b: shift of the frequencies.
+
+    A label is noticed with probability p[y], so what is seen is p[y] P(y | x): propensities are a prior, and the
+    margin takes it back as ``logit_adjusted`` takes back pi. The logits then rank by P(y | x) / p[y], where P is of
+    the labels that are seen, and that ranking is the best for propensity-scored precision. Weighting each true label
+    by 1 / p[y], with ``class_weights=longtail.metrics.inverse_propensities``, has the same optimum; the margin has
+    no large weights on few samples.
+
+    Use when:
+        PSP@k is what counts, or labels are missing, rare ones more often.
+    Avoid when:
+        Rare labels should do as well as frequent ones: propensities are much flatter than pi.
+    Special cases:
+        Cross-entropy at tau = 0; ``logit_adjusted`` where propensities are proportional to pi.
+
+    >>> prior = ClassPrior.from_counts([1000, 1])
+    >>> round(float(propensity_adjusted(prior).dense()[1, 0].exp()), 2)  # 6.91 / 1.22
+    5.67
+
+    Reference:
+        Jain et al. (2016), "Extreme multi-label loss functions", section 4, for the propensities; Menon et al.,
+        "Long-tail learning via logit adjustment", Theorem 1, for the margin of a prior.
+    """
+    adjustment = -_finite(tau, "propensity_adjusted: tau") * prior.inverse_propensities(a, b).log()
     return Margins(-adjustment, adjustment)
 
 
@@ -372,6 +410,7 @@ BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
         "equalized": equalized,
         "threshold_equalized": threshold_equalized,
         "two_temperature": two_temperature,
+        "propensity_adjusted": propensity_adjusted,
         "logit_adjusted_adaptive": logit_adjusted_adaptive,
     }
 )

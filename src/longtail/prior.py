@@ -202,6 +202,16 @@ class ClassPrior:
         is_tail = self._counts <= low
         return self._three_groups((self._counts > high) & ~is_tail, is_tail)
 
+    def inverse_propensities(self, a: float = 0.55, b: float = 1.5) -> Tensor:
+        """[C] float64 one over the chance that a label was noticed: see ``longtail.metrics.inverse_propensities``."""
+        for name, value in (("a", a), ("b", b)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"inverse_propensities: {name} must be a finite number of at least 0. Got {value}.")
+        counts = self.counts.double()
+        if b == 0 and bool((counts == 0).any()):
+            raise ValueError("inverse_propensities: b must be above 0 where a label has no samples. Got 0.")
+        return 1 + (math.log(self.num_samples) - 1) * ((b + 1) / (counts + b)) ** a
+
     def rarest(self, k: int) -> Tensor:
         """Indices of the ``k`` classes with the fewest samples, rarest first; ties by index.
 

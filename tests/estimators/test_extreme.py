@@ -25,6 +25,7 @@ from longtail.estimators import _extreme_data as data_module
 from longtail.estimators import _extreme_losses as losses_module
 from longtail.estimators import _extreme_network as network_module
 from longtail.estimators import _extreme_training as training_module
+from longtail.estimators._extreme_objective import make_criterion
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
@@ -42,7 +43,8 @@ def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, s
 
 
 def quick(**settings: Any) -> ExtremeClassifier:
-    defaults = {"hidden_size": 24, "epochs": 25, "batch_size": 32, "learning_rate": 1e-2, "random_state": 0}
+    defaults = {"hidden_size": 24, "n_estimators": 1, "dropout": 0.0, "epochs": 25, "batch_size": 32}
+    defaults |= {"learning_rate": 1e-2, "random_state": 0}
     return ExtremeClassifier(**{**defaults, **settings})
 
 
@@ -101,7 +103,7 @@ def test_full_loss_equals_the_sum_over_pairs(builder: Any, excludes_other_labels
 def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> None:
     """With importance weights and many draws, of the same network on the same batch."""
     X, y = made()
-    shared = {"excludes_other_labels": excludes_other_labels, "epochs": 1}
+    shared = {"excludes_other_labels": excludes_other_labels, "emphasis": 0, "epochs": 1}
     losses = []
     for settings in (
         {},
@@ -109,7 +111,7 @@ def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> 
     ):
         model = quick(**shared, **settings, num_negatives=11).fit(X, y)
         network = quick(**shared).fit(X, y).model_
-        criterion = model._make_criterion()
+        criterion = make_criterion(model, model.label_prior_, model.classes_)
         if isinstance(criterion, losses_module.DrawnNegatives):
             criterion.share(network)
             criterion.head.num_negatives = 4000
@@ -352,7 +354,7 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 0}, "hidden_size must be a whole number of at least 1. Got 0"),
+        ({"hidden_size": 0}, "hidden_size must be a whole number of at least 1 or None. Got 0"),
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"batch_size": -1}, "batch_size must be a whole number"),
         ({"num_negatives": 0}, "num_negatives must be a whole number"),
@@ -360,7 +362,7 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
         ({"learning_rate": 0}, "learning_rate must be a finite number above 0"),
         ({"learning_rate": math.nan}, "learning_rate must be a finite number above 0"),
         ({"weight_decay": -1}, "weight_decay must be a finite number of at least 0"),
-        ({"dropout": 1}, "dropout must be a finite number of at least 0 and below 1. Got 1"),
+        ({"dropout": 1}, "dropout must be a finite number of at least 0 and below 1 or None. Got 1"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a finite number"),
         ({"weighting": negatives.constant}, "give a distribution too"),
         (
@@ -393,7 +395,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         (np.ones((4, 1)), "two labels or more"),
         (np.eye(3), "X and y must have one length. Got 4 and 3"),
         (np.array([0, 1, -1, 0]), "y must be at least 0. Got -1"),
-        (np.array([0.5, 1, 0, 0]), r"y must be zeros and ones \[N, C\], or whole numbers"),
+        (np.array([0.5, 1, 0, 0]), r"y must be zeros and ones \[N, C\], whole numbers or names"),
         (np.array([["a", "b"]] * 4), r"y must be \[N, C\] of 0 and 1. Got <U1"),
         (np.array([[0, 1], [1, np.nan], [0, 1], [0, 1]]), "y contains NaN"),
     ],

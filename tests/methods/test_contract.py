@@ -400,6 +400,7 @@ INCONSISTENT = {
     "max_scaled_adaptive",
     "equalized",
     "threshold_equalized",
+    "propensity_adjusted",
     "logit_adjusted_adaptive",
     "power_weighted",
     "class_balanced",

@@ -7,16 +7,29 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.sparse import csr_array
-from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from longtail._core.labels import IntArray, indicator_rows
+from longtail._core.labels import IntArray
 from longtail.estimators._extreme_network import Rows, as_rows, is_sparse
 from longtail.prior import ClassPrior
 
-__all__ = ["LabelBatch", "Samples", "count_labels", "mean_square", "precision_at_1", "read_labels", "split_samples"]
+__all__ = [
+    "LabelBatch",
+    "Samples",
+    "check_sample_weight",
+    "count_labels",
+    "make_batch",
+    "mean_square",
+    "precision_at_1",
+    "smooth_if_empty",
+    "split_rows",
+    "split_samples",
+]
+
+ROWS_AT_ONCE = 1024
+"""Samples to predict sets of labels for at a time."""
 
 
 class LabelBatch(NamedTuple):
@@ -27,6 +40,8 @@ class LabelBatch(NamedTuple):
     """[P] which row of the batch a label belongs to."""
     labels: Tensor
     """[P] labels."""
+    weights: Tensor | None = None
+    """[N] how much each sample counts; None: all alike."""
 
 
 class Samples(NamedTuple):
@@ -36,6 +51,7 @@ class Samples(NamedTuple):
     labels: Any
     """[N, C] CSR of bool."""
     chosen: IntArray
+    sample_weight: npt.NDArray[np.float32] | None = None
 
     def num_batches(self, size: int) -> int:
         """Steps per epoch."""
@@ -45,31 +61,19 @@ class Samples(NamedTuple):
         """The samples in random order, in batches of nearly one size, so that none is small."""
         order = self.chosen[torch.randperm(len(self.chosen), generator=generator).numpy()]
         for indices in np.array_split(order, self.num_batches(size)):
-            labels = self.labels[indices]
-            counts = torch.from_numpy(np.diff(labels.indptr).astype(np.int64))
-            yield LabelBatch(
-                as_rows(self.features[indices], device),
-                torch.arange(len(indices)).repeat_interleave(counts).to(device),
-                torch.from_numpy(labels.indices.astype(np.int64)).to(device),
-            )
+            weights = None if self.sample_weight is None else self.sample_weight[indices]
+            yield make_batch(self.features[indices], self.labels[indices], weights, device)
 
 
-def read_labels(y: Any, num_samples: int, num_labels: int | None = None) -> Any:
-    """[N, C] CSR of bool from what ``fit`` and ``score`` take; ``num_labels`` is that of training, once there was."""
-    if not is_sparse(y) and np.ndim(y) == 1:
-        labels = _one_hot(y, num_labels)
-    else:
-        labels = indicator_rows(y if is_sparse(y) else check_array(y, dtype=None, input_name="y"), "y")
-    if labels.shape[0] != num_samples:
-        raise ValueError(f"X and y must have one length. Got {num_samples} and {labels.shape[0]}.")
-    if num_labels is None and (labels.shape[1] < 2 or labels.nnz == 0):
-        raise ValueError(
-            f"y must have two labels or more, and samples that have one. Got {labels.shape[1]} labels "
-            f"and {labels.nnz} positives."
-        )
-    if num_labels is not None and labels.shape[1] != num_labels:
-        raise ValueError(f"y must have the {num_labels} labels of training. Got {labels.shape[1]}.")
-    return labels
+def make_batch(features: Any, labels: Any, sample_weight: npt.NDArray[np.float32] | None, device: str) -> LabelBatch:
+    """Rows of features and CSR labels as a batch."""
+    counts = torch.from_numpy(np.diff(labels.indptr).astype(np.int64))
+    return LabelBatch(
+        as_rows(features, device),
+        torch.arange(len(counts)).repeat_interleave(counts).to(device),
+        torch.from_numpy(labels.indices.astype(np.int64)).to(device),
+        None if sample_weight is None else torch.from_numpy(sample_weight).to(device),
+    )
 
 
 def split_samples(labels: Any, share: float | None, generator: torch.Generator) -> tuple[IntArray, IntArray]:
@@ -89,28 +93,40 @@ def split_samples(labels: Any, share: float | None, generator: torch.Generator) 
 
 def count_labels(labels: Any) -> ClassPrior:
     """The prior of the labels, smoothed by 1 if one of them has no samples."""
-    prior = ClassPrior.from_indicator(labels)
+    return smooth_if_empty(ClassPrior.from_indicator(labels))
+
+
+def smooth_if_empty(prior: ClassPrior) -> ClassPrior:
+    """The prior, smoothed by 1 if a label has no samples."""
     return prior if bool((prior.counts > 0).all()) else prior.smoothed(1)
 
 
-def precision_at_1(best: IntArray, labels: Any) -> float:
+def precision_at_1(best: IntArray, labels: Any, sample_weight: npt.NDArray[np.float32] | None = None) -> float:
     """For which share of samples the first of their labels [N, k] is one of theirs; NaN without samples."""
-    return float(labels[np.arange(len(best)), best[:, 0]].mean()) if len(best) else math.nan
+    if not len(best):
+        return math.nan
+    return float(np.average(labels[np.arange(len(best)), best[:, 0]], weights=sample_weight))
+
+
+def check_sample_weight(weights: Any, num_samples: int) -> npt.NDArray[np.float32] | None:
+    """[N] float32 weights; None where none are given."""
+    if weights is None:
+        return None
+    array = np.asarray(weights, dtype=np.float32)
+    if array.shape != (num_samples,) or not (np.isfinite(array).all() and (array >= 0).all() and array.any()):
+        raise ValueError(
+            f"sample_weight must be {num_samples} finite numbers of at least 0, not all 0. Got {array.shape}."
+        )
+    return array
+
+
+def split_rows(features: Any) -> Iterator[Any]:
+    """Some rows at a time, for what needs memory for all labels of each."""
+    for start in range(0, features.shape[0], ROWS_AT_ONCE):
+        yield features[start : start + ROWS_AT_ONCE]
 
 
 def mean_square(features: Any) -> float:
     """Mean over samples of the squared length; 1 where all is 0."""
     total = float(np.square(features.data if is_sparse(features) else features, dtype=np.float64).sum())
     return total / features.shape[0] or 1.0
-
-
-def _one_hot(y: Any, num_labels: int | None) -> Any:
-    array = np.asarray(y)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"y must be zeros and ones [N, C], or whole numbers [N]. Got {array.dtype} [{len(array)}].")
-    size = int(array.max(initial=0)) + 1 if num_labels is None else num_labels
-    if array.size and not (array.min() >= 0 and array.max() < size):
-        wanted = "at least 0" if num_labels is None else f"in 0..{size - 1}"
-        raise ValueError(f"y must be {wanted}. Got {array.min() if array.min() < 0 else array.max()}.")
-    ones = np.ones(len(array), dtype=np.bool_)
-    return csr_array((ones, array, np.arange(len(array) + 1)), shape=(len(array), size))

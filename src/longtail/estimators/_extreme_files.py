@@ -9,14 +9,18 @@ from dataclasses import replace
 from operator import methodcaller
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from longtail._core.tensors_file import load_tensors, save_tensors
+from longtail.estimators._extreme_calibration import Calibration
+from longtail.estimators._extreme_features import FeatureScaling
 from longtail.estimators._extreme_network import Network
 from longtail.prior import ClassPrior
 
-__all__ = ["PathLike", "SavedModel", "build_model", "read_model", "write_model"]
+__all__ = ["LoadedModel", "PathLike", "SavedModel", "build_model", "read_model", "write_model"]
 
 PathLike = str | os.PathLike[str]
 
@@ -27,15 +31,29 @@ class SavedModel(NamedTuple):
     """What a file holds."""
 
     settings: dict[str, Any]
+    facts: dict[str, Any]
+    """Names of labels, None for numbers; whether rows are normalized; the calibration."""
     label_prior: ClassPrior
     num_features: int
     state: dict[str, Tensor]
+    """The network's, "shift" [C] and, where features are tf-idf, "idf" [D]."""
+
+
+class LoadedModel(NamedTuple):
+    """What predictions are made with."""
+
+    network: Network
+    scaling: FeatureScaling
+    calibration: Calibration
+    shift: Tensor
+    names: npt.NDArray[Any]
 
 
 def write_model(path: PathLike, model: SavedModel) -> None:
     """Write the model, or nothing."""
     metadata = {
         "settings": json.loads(json.dumps(model.settings, default=methodcaller("item"))),
+        "facts": model.facts,
         "num_samples": model.label_prior.num_samples,
         "pseudocount": model.label_prior.pseudocount,
         "num_features": model.num_features,
@@ -51,17 +69,33 @@ def read_model(path: PathLike) -> SavedModel:
         num_samples=int(metadata["num_samples"]),
         pseudocount=float(metadata["pseudocount"]),
     )
-    return SavedModel(dict(metadata["settings"]), prior, int(metadata["num_features"]), state)
+    settings, facts = dict(metadata["settings"]), dict(metadata["facts"])
+    return SavedModel(settings, facts, prior, int(metadata["num_features"]), state)
 
 
-def build_model(saved: SavedModel, hidden_size: int, activation: str, skip_connection: bool) -> Network:
-    """The network with the saved numbers, if they are of its shapes."""
-    network = Network(0, 0, 0, activation, skip_connection)
-    sizes = (saved.num_features, saved.label_prior.num_classes, hidden_size)
-    _check_state(saved.state, set(network.state_dict()), sizes)
-    for name, value in saved.state.items():
+def build_model(saved: SavedModel, activation: str, skip_connection: bool, scale: float | None) -> LoadedModel:
+    """The network with the saved numbers and what goes with it, if all is of the right shapes."""
+    network = Network(0, 0, 0, activation, skip_connection, scale)
+    state, num_labels = dict(saved.state), saved.label_prior.num_classes
+    shift, idf = state.pop("shift"), state.pop("idf", None)
+    _check_shape("shift", shift, (num_labels,))
+    if idf is not None:
+        _check_shape("idf", idf, (saved.num_features,))
+    _check_state(state, set(network.state_dict()), (saved.num_features, num_labels, len(state["offset"])))
+    for name, value in state.items():
         setattr(network, name, nn.Parameter(value))
-    return network
+    slope, offset, is_single = saved.facts["calibration"]
+    scaling = FeatureScaling(None if idf is None else idf.numpy(), bool(saved.facts["normalizes_rows"]))
+    calibration = Calibration(float(slope), float(offset), bool(is_single))
+    return LoadedModel(network, scaling, calibration, shift, _read_names(saved.facts["names"], num_labels))
+
+
+def _read_names(names: list[str] | None, num_labels: int) -> npt.NDArray[Any]:
+    if names is None:
+        return np.arange(num_labels)
+    if len(names) != num_labels or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{len(names)} names of {num_labels} labels")
+    return np.asarray(names)
 
 
 def _check_state(state: Mapping[str, Tensor], names: set[str], sizes: tuple[int, int, int]) -> None:
@@ -73,7 +107,11 @@ def _check_state(state: Mapping[str, Tensor], names: set[str], sizes: tuple[int,
         "direct": (num_features, num_labels),
     }
     for name in names:
-        if tuple(state[name].shape) != shapes[name] or state[name].dtype != torch.float32:
-            raise ValueError(f"{name} {tuple(state[name].shape)}")
+        _check_shape(name, state[name], shapes[name])
     if set(state) != names:
         raise ValueError("other arrays")
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(value.shape) != shape or value.dtype != torch.float32:
+        raise ValueError(f"{name} {tuple(value.shape)}")

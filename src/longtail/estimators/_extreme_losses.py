@@ -1,4 +1,4 @@
-"""The losses of ExtremeClassifier: over all labels, or over drawn negatives."""
+"""The losses of ExtremeClassifier: over all labels, or over drawn negatives; of pairs of labels, or of each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from longtail.losses.pick_all import multilabel_margin_cross_entropy
 from longtail.margins import Margins, none
 from longtail.negatives.distributions import LabelDistribution, WithinBatch
 from longtail.negatives.head import SampledLinear
+from longtail.negatives.losses import SampledLoss
 from longtail.negatives.weightings import implied_margins
 from longtail.prior import ClassPrior
 
-__all__ = ["FullSoftmax", "DrawnNegatives"]
+__all__ = ["Criterion", "DrawnNegatives", "FullDecoupled", "FullSoftmax"]
 
 
 class FullSoftmax:
@@ -29,14 +30,47 @@ class FullSoftmax:
         return self.margins.to("cpu", torch.float64)
 
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
-        return multilabel_margin_cross_entropy(
+        losses = multilabel_margin_cross_entropy(
             network.logits(batch.rows, embeddings),
             batch.samples,
             batch.labels,
             self.margins,
             self.class_weights,
             excludes_other_labels=self.excludes_other_labels,
-        ).mean()
+        )
+        return _mean(losses, batch)
+
+
+class FullDecoupled:
+    """A loss that scores each label by itself, over all labels, for every label of every sample.
+
+    Formula:
+        l[p] = alpha[y] * (phi(f[y]) + exp(positive[y]) sum_{y'} exp(negative[y']) psi(f[y'])), y = labels[p], y' is
+        not y or, with ``excludes_other_labels``, none of the sample's labels; phi and psi are those of ``loss``
+    """
+
+    def __init__(
+        self, loss: SampledLoss, margins: Margins, class_weights: Tensor | None, excludes_other_labels: bool
+    ) -> None:
+        self.loss, self.margins, self.class_weights = loss, margins, class_weights
+        self.excludes_other_labels = excludes_other_labels
+
+    def implied_margins(self, prior: ClassPrior) -> Margins:
+        return self.margins.to("cpu", torch.float64)
+
+    def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
+        logits = network.logits(batch.rows, embeddings)
+        margins = self.margins.to(logits)
+        samples, labels, log_weights = batch.samples, batch.labels, margins.negative.expand_as(logits)
+        positive = logits[samples, labels]
+        if self.excludes_other_labels:
+            log_weights = log_weights.index_put((samples, labels), logits.new_tensor(-torch.inf))
+            total = self.loss.total(logits, log_weights)[samples]
+        else:
+            own = self.loss.total(positive[:, None], margins.negative[labels][:, None])
+            total = self.loss.total(logits, log_weights)[samples] - own
+        losses = self.loss.finish(positive, margins.positive.exp()[labels] * total)
+        return _mean(losses if self.class_weights is None else losses * self.class_weights[labels], batch)
 
 
 class DrawnNegatives:
@@ -60,4 +94,12 @@ class DrawnNegatives:
         target = batch.labels.new_full((len(embeddings), int(counts.max())), NO_LABEL)
         target[batch.samples, place] = batch.labels
         losses = self.head.losses(embeddings, target, generator)
-        return (losses if self.class_weights is None else losses * self.class_weights[batch.labels]).mean()
+        return _mean(losses if self.class_weights is None else losses * self.class_weights[batch.labels], batch)
+
+
+Criterion = FullSoftmax | FullDecoupled | DrawnNegatives
+
+
+def _mean(losses: Tensor, batch: LabelBatch) -> Tensor:
+    """The mean over pairs, each times the weight of its sample."""
+    return (losses if batch.weights is None else losses * batch.weights[batch.samples]).mean()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,19 @@ from torch import Tensor, nn
 
 from longtail._core.labels import IntArray
 from longtail.negatives.head import best_labels
+from longtail.negatives.linear import embed, use_rows
 
-__all__ = ["Rows", "as_rows", "Network", "compute_logits", "is_sparse", "rank_labels"]
+__all__ = [
+    "Rows",
+    "as_rows",
+    "Network",
+    "compute_logits",
+    "embed_rows",
+    "is_sparse",
+    "join_networks",
+    "rank_labels",
+    "row_chunks",
+]
 
 
 class _Bag(NamedTuple):
@@ -41,19 +53,28 @@ class Network(nn.Module):
     """From features through a hidden layer to labels; the last column of ``weight`` is the bias."""
 
     def __init__(
-        self, num_features: int, num_labels: int, hidden_size: int, activation: str, skip_connection: bool
+        self,
+        num_features: int,
+        num_labels: int,
+        hidden_size: int,
+        activation: str,
+        skip_connection: bool,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
-        self.activation, self.is_row_sparse, self.uses_bfloat16 = activation, False, False
+        self.activation, self.scale, self.is_row_sparse, self.uses_bfloat16 = activation, scale, False, False
         self.vectors = nn.Parameter(torch.empty(num_features, hidden_size))
         self.offset = nn.Parameter(torch.zeros(hidden_size))
         self.weight = nn.Parameter(torch.empty(num_labels, hidden_size + 1))
         self.direct = nn.Parameter(torch.zeros(num_features, num_labels)) if skip_connection else None
 
     @torch.no_grad()
-    def reset_parameters(self, bias: Tensor, mean_square: float, generator: torch.Generator) -> None:
-        """Draw a start at which hidden values and logits are small, about as far as one step goes."""
-        self.vectors.normal_(0, START * mean_square**-0.5, generator=generator)
+    def reset_parameters(
+        self, bias: Tensor, mean_square: float, generator: torch.Generator, hidden_start: float | None = None
+    ) -> None:
+        """Draw a start at which hidden values and logits are small; ``hidden_start``: deviation of the former."""
+        start = START if hidden_start is None else hidden_start
+        self.vectors.normal_(0, start * mean_square**-0.5, generator=generator)
         self.weight.normal_(0, START * self.vectors.shape[1] ** -0.5, generator=generator)
         self.weight[:, -1] = bias
 
@@ -68,10 +89,8 @@ class Network(nn.Module):
 
     def logits(self, rows: Rows, embeddings: Tensor) -> Tensor:
         """[N, C]."""
-        if self.uses_bfloat16:
-            logits = F.linear(embeddings.bfloat16(), self.weight.bfloat16()).float()
-        else:
-            logits = F.linear(embeddings, self.weight)
+        x, weight = embed(embeddings, self.scale), use_rows(self.weight, self.scale)
+        logits = F.linear(x.bfloat16(), weight.bfloat16()).float() if self.uses_bfloat16 else F.linear(x, weight)
         return logits if self.direct is None else logits + self._sum_vectors(rows, self.direct, False)
 
     def topk(self, rows: Rows, k: int) -> Tensor:
@@ -79,7 +98,8 @@ class Network(nn.Module):
         embeddings = self.embed(rows)
         if self.direct is not None:
             return self.logits(rows, embeddings).topk(k, dim=1).indices
-        return best_labels(embeddings, self.weight, k).indices
+        prepare = partial(use_rows, scale=self.scale)
+        return best_labels(embed(embeddings, self.scale), self.weight, k, prepare).indices
 
     @staticmethod
     def _sum_vectors(rows: Rows, vectors: Tensor, is_row_sparse: bool) -> Tensor:
@@ -94,21 +114,52 @@ class Network(nn.Module):
         )
 
 
+def join_networks(networks: Sequence[Network]) -> Network:
+    """One network whose logits are the mean of those of the networks, which must have inner products as logits."""
+    if len(networks) == 1:
+        return networks[0]
+    first, share = networks[0], 1 / len(networks)
+    joined = Network(0, 0, 0, first.activation, first.direct is not None)
+    weights, biases = ([part(network.weight) for network in networks] for part in (_take_vectors, _take_bias))
+    joined.vectors = nn.Parameter(torch.cat([network.vectors.detach() for network in networks], dim=1))
+    joined.offset = nn.Parameter(torch.cat([network.offset.detach() for network in networks]))
+    joined.weight = nn.Parameter(share * torch.cat([*weights, sum(biases, torch.zeros_like(biases[0]))], dim=1))
+    if first.direct is not None:
+        direct = [network.direct.detach() for network in networks if network.direct is not None]
+        joined.direct = nn.Parameter(share * sum(direct, torch.zeros_like(direct[0])))
+    return joined
+
+
+def _take_vectors(weight: Tensor) -> Tensor:
+    return weight.detach()[:, :-1]
+
+
+def _take_bias(weight: Tensor) -> Tensor:
+    return weight.detach()[:, -1:]
+
+
 @torch.no_grad()
 def rank_labels(network: Network, features: Any, k: int) -> IntArray:
     """[N, k] labels, best first, some samples at a time."""
-    parts = [network.topk(rows, k).cpu().numpy() for rows in _row_chunks(network, features)]
+    parts = [network.topk(rows, k).cpu().numpy() for rows in row_chunks(network, features)]
     return np.concatenate(parts) if parts else np.zeros((0, k), dtype=np.int64)
+
+
+@torch.no_grad()
+def embed_rows(network: Network, features: Any) -> Tensor:
+    """[N, H + 1] embeddings as the logits use them, some samples at a time."""
+    return torch.cat([embed(network.embed(rows), network.scale).cpu() for rows in row_chunks(network, features)])
 
 
 @torch.no_grad()
 def compute_logits(network: Network, features: Any) -> npt.NDArray[np.float32]:
     """[N, C] logits, some samples at a time."""
-    parts = [network.logits(rows, network.embed(rows)).cpu().numpy() for rows in _row_chunks(network, features)]
+    parts = [network.logits(rows, network.embed(rows)).cpu().numpy() for rows in row_chunks(network, features)]
     return np.concatenate(parts) if parts else np.zeros((0, len(network.weight)), dtype=np.float32)
 
 
-def _row_chunks(network: Network, features: Any) -> Iterator[Rows]:
+def row_chunks(network: Network, features: Any) -> Iterator[Rows]:
+    """The features some samples at a time, where the network is."""
     for start in range(0, features.shape[0], PREDICTED_AT_ONCE):
         yield as_rows(features[start : start + PREDICTED_AT_ONCE], network.weight.device)
 

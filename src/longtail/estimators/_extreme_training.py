@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import NamedTuple
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from longtail.estimators._extreme_data import Samples, precision_at_1
-from longtail.estimators._extreme_losses import DrawnNegatives, FullSoftmax
-from longtail.estimators._extreme_network import Network, is_sparse, rank_labels
+from longtail._core.labels import IntArray
+from longtail.estimators._extreme_data import LabelBatch, Samples, precision_at_1
+from longtail.estimators._extreme_losses import Criterion, DrawnNegatives
+from longtail.estimators._extreme_network import Network, rank_labels
+from longtail.estimators._extreme_optimizers import LayerwiseAdam
 from longtail.negatives.rowwise import RowwiseAdam
 
-__all__ = ["Generators", "TrainingSettings", "train"]
+__all__ = ["Generators", "Source", "Trainer", "TrainingSettings", "train"]
 
 
-ROW_SPARSE_FROM = 2**14
+ROW_SPARSE_FROM = 2**13
 """With as many features or more, a step updates the vectors of the features in the batch, and no others."""
 
 
@@ -27,13 +31,20 @@ class Generators(NamedTuple):
     order: torch.Generator
     noise: torch.Generator
 
+    def order_of(self, indices: IntArray) -> IntArray:
+        """These indices in random order."""
+        order: IntArray = torch.randperm(len(indices), generator=self.order).numpy()
+        return indices[order]
+
 
 class TrainingSettings(NamedTuple):
-    """The parameters of ExtremeClassifier that its training loop uses, under their names there."""
+    """What the training loop needs to know, under the names of ExtremeClassifier, with what is left open chosen."""
 
     epochs: int
     batch_size: int
     learning_rate: float
+    feature_rate: float | None
+    """How many times as fast vectors of features learn, by LayerwiseAdam; None: by Adam, as the rest."""
     weight_decay: float
     dropout: float
     uses_bfloat16: bool
@@ -42,75 +53,119 @@ class TrainingSettings(NamedTuple):
     device: str
 
 
+class Source(Protocol):
+    """Where batches come from."""
+
+    def num_batches(self, size: int) -> int:
+        """Steps per epoch, exactly or nearly."""
+
+    def batches(self, size: int, generator: torch.Generator, device: str) -> Iterator[LabelBatch]:
+        """One pass over the samples, in random order."""
+
+
+class Trainer:
+    """A network and its optimizers, which may go on later."""
+
+    def __init__(self, network: Network, is_drawn: bool, is_sparse: bool, settings: TrainingSettings) -> None:
+        self.network, self.settings = network, settings
+        self.is_row_sparse = network.is_row_sparse = is_sparse and len(network.vectors) >= ROW_SPARSE_FROM
+        self.optimizers = _make_optimizers(network, is_drawn, settings)
+        network.is_row_sparse = False
+
+    def train_epoch(
+        self, criterion: Criterion, source: Source, generators: Generators, progress: Progress, decays: bool = True
+    ) -> float:
+        """One pass over the samples: its mean loss. ``decays``: whether rates fall to 0 over all epochs."""
+        network, settings, losses = self.network, self.settings, []
+        if isinstance(criterion, DrawnNegatives):
+            criterion.share(network)
+        network.is_row_sparse, network.uses_bfloat16 = self.is_row_sparse, settings.uses_bfloat16
+        for batch in source.batches(settings.batch_size, generators.order, settings.device):
+            self._set_learning_rate(settings.learning_rate * (1 - progress.done if decays else 1))
+            embeddings = network.embed(batch.rows, settings.dropout, generators.noise)
+            loss = criterion(network, embeddings, batch, generators.noise)
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            for optimizer in self.optimizers:
+                optimizer.step()
+            losses.append(loss.detach())
+            progress.step(losses)
+        network.is_row_sparse = network.uses_bfloat16 = False
+        mean = float(torch.stack(losses).mean())
+        if not math.isfinite(mean):
+            raise ValueError(
+                f"training must have a finite loss. Got {mean}; lower learning_rate, or scale the features."
+            )
+        return mean
+
+    def _set_learning_rate(self, learning_rate: float) -> None:
+        for optimizer in self.optimizers:
+            is_layerwise = isinstance(optimizer, LayerwiseAdam)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * ((self.settings.feature_rate or 1.0) if is_layerwise else 1.0)
+
+
+class Progress:
+    """How far training is, and a line on standard error that says so, with the time that is left."""
+
+    def __init__(self, num_epochs: int, num_batches: int, is_shown: bool) -> None:
+        self.num_epochs, self.num_batches, self.is_shown = num_epochs, num_batches, is_shown
+        self.num_steps, self.started, self.shown = 0, time.monotonic(), 0.0
+
+    @property
+    def done(self) -> float:
+        """Share of all steps; below 1 also where a source has more batches than it said."""
+        return min(self.num_steps / (self.num_epochs * self.num_batches), 0.999)
+
+    def step(self, losses: Sequence[Tensor]) -> None:
+        """Count one more step; the line is written ten times a second at most, and at the end of an epoch."""
+        self.num_steps += 1
+        is_last = self.num_steps % self.num_batches == 0
+        now = time.monotonic()
+        if self.is_shown and (is_last or now - self.shown > SECONDS_BETWEEN_LINES):
+            self.shown = now
+            self._write_line(float(torch.stack(list(losses[-SHOWN_LOSSES:])).mean()), now - self.started)
+
+    def end(self) -> None:
+        """End the line."""
+        if self.is_shown:
+            sys.stderr.write("\n")
+
+    def _write_line(self, loss: float, seconds: float) -> None:
+        total = self.num_epochs * self.num_batches
+        epoch, within = divmod(self.num_steps - 1, self.num_batches)
+        bar = "#" * round(30 * (within + 1) / self.num_batches)
+        left = round(seconds * max(0, total - self.num_steps) / self.num_steps)
+        text = f"epoch {epoch + 1}/{self.num_epochs} [{bar:30}]  loss {loss:.4f}  {left // 60}:{left % 60:02} left"
+        sys.stderr.write(f"\r{text}")
+        sys.stderr.flush()
+
+
 def train(
-    network: Network,
-    criterion: FullSoftmax | DrawnNegatives,
-    samples: Samples,
-    held_out: Samples,
-    settings: TrainingSettings,
+    trainer: Trainer,
+    criterion: Criterion,
+    source: Source,
+    held_out: Samples | None,
     generators: Generators,
 ) -> list[dict[str, float]]:
     """Train the network in place, and say what each epoch's loss and P@1 were."""
-    if isinstance(criterion, DrawnNegatives):
-        criterion.share(network)
-    network.uses_bfloat16 = settings.uses_bfloat16
-    network.is_row_sparse = is_sparse(samples.features) and samples.features.shape[1] >= ROW_SPARSE_FROM
-    optimizers = _make_optimizers(network, isinstance(criterion, DrawnNegatives), settings)
+    settings, network = trainer.settings, trainer.network
+    progress = Progress(settings.epochs, source.num_batches(settings.batch_size), settings.verbose)
     best = _BestModel()
     history: list[dict[str, float]] = []
-    for epoch in range(settings.epochs):
-        loss = _train_epoch(network, criterion, samples, settings, generators, optimizers, epoch, history)
-        history.append({"loss": loss})
-        if settings.n_iter_no_change is not None:
+    for _ in range(settings.epochs):
+        history.append({"loss": trainer.train_epoch(criterion, source, generators, progress)})
+        if settings.n_iter_no_change is not None and held_out is not None:
             ranked = rank_labels(network, held_out.features[held_out.chosen], 1)
             precision = precision_at_1(ranked, held_out.labels[held_out.chosen])
             history[-1]["validation_precision"] = precision
             best.compare(precision, network)
             if best.num_worse >= settings.n_iter_no_change:
                 break
-    network.is_row_sparse = network.uses_bfloat16 = False
     best.restore(network)
-    if settings.verbose:
-        sys.stderr.write("\n")
+    progress.end()
     return history
-
-
-def _train_epoch(
-    network: Network,
-    criterion: FullSoftmax | DrawnNegatives,
-    samples: Samples,
-    settings: TrainingSettings,
-    generators: Generators,
-    optimizers: list[torch.optim.Optimizer],
-    epoch: int,
-    history: list[dict[str, float]],
-) -> float:
-    """One pass over the samples: its mean loss."""
-    losses = []
-    num_batches = samples.num_batches(settings.batch_size)
-    for number, batch in enumerate(samples.batches(settings.batch_size, generators.order, settings.device)):
-        done = (epoch * num_batches + number) / (settings.epochs * num_batches)
-        _set_learning_rate(optimizers, settings.learning_rate * (1 - done))
-        embeddings = network.embed(batch.rows, settings.dropout, generators.noise)
-        loss = criterion(network, embeddings, batch, generators.noise)
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(loss.detach())
-        if settings.verbose:
-            _show_progress(epoch, settings.epochs, (number + 1) / num_batches, history)
-    mean = float(torch.stack(losses).mean())
-    if not math.isfinite(mean):
-        raise ValueError(f"training must have a finite loss. Got {mean}; lower learning_rate, or scale the features.")
-    return mean
-
-
-def _show_progress(epoch: int, epochs: int, done: float, history: list[dict[str, float]]) -> None:
-    last = f"  loss {history[-1]['loss']:.4f}" if history else ""
-    sys.stderr.write(f"\repoch {epoch + 1}/{epochs} [{'#' * round(30 * done):30}]{last}")
-    sys.stderr.flush()
 
 
 class _BestModel:
@@ -133,17 +188,23 @@ class _BestModel:
 
 
 def _make_optimizers(network: Network, is_drawn: bool, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
-    """Row-wise Adam for what has row-sparse gradients, and PyTorch's for the rest."""
-    rowwise = [network.vectors] * network.is_row_sparse + [network.weight] * is_drawn
-    others = [parameter for parameter in network.parameters() if all(parameter is not row for row in rowwise)]
+    """Layer-wise Adam for vectors of features, row-wise Adam for what has row-sparse gradients, Adam for the rest."""
+    is_layerwise = settings.feature_rate is not None
+    layerwise = [network.vectors] * is_layerwise + [network.direct] * (is_layerwise and network.direct is not None)
+    rowwise = [network.vectors] * (network.is_row_sparse and not is_layerwise) + [network.weight] * is_drawn
+    others = [own for own in network.parameters() if all(own is not other for other in (*layerwise, *rowwise))]
     rate, decay = settings.learning_rate, settings.weight_decay
     found: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=rate, weight_decay=decay, fused=True)]
+    if layerwise:
+        found.append(LayerwiseAdam(layerwise, lr=rate, weight_decay=decay))
     if rowwise:
         found.append(RowwiseAdam(rowwise, lr=rate, weight_decay=decay))
     return found
 
 
-def _set_learning_rate(optimizers: list[torch.optim.Optimizer], learning_rate: float) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+SECONDS_BETWEEN_LINES = 0.1
+"""Between two lines of progress."""
+
+
+SHOWN_LOSSES = 50
+"""The loss in the line is the mean of so many steps."""

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from longtail._core.labels import IntArray
 from longtail.errors import DamagedFileError
+from longtail.estimators._extreme_calibration import LOOKED_AT, Calibration, calibrate, compute_probabilities
 from longtail.estimators._extreme_data import (
     Samples,
+    check_sample_weight,
     count_labels,
     mean_square,
     precision_at_1,
-    read_labels,
+    smooth_if_empty,
+    split_rows,
     split_samples,
 )
+from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows, idf_of
 from longtail.estimators._extreme_files import PathLike, SavedModel, build_model, read_model, write_model
-from longtail.estimators._extreme_losses import DrawnNegatives, FullSoftmax
-from longtail.estimators._extreme_network import Network, compute_logits, rank_labels
-from longtail.estimators._extreme_training import Generators, TrainingSettings, train
-from longtail.estimators._parameters import (
-    ANYTHING,
-    FLAG,
-    FUNCTION,
-    NOTHING,
-    WHOLE,
-    Constraints,
-    check_parameters,
-    number,
-    text,
+from longtail.estimators._extreme_labels import as_names, find_columns, read_labels
+from longtail.estimators._extreme_losses import Criterion, DrawnNegatives
+from longtail.estimators._extreme_network import (
+    Network,
+    compute_logits,
+    embed_rows,
+    is_sparse,
+    join_networks,
+    rank_labels,
 )
-from longtail.margins import Margins, none
+from longtail.estimators._extreme_objective import initial_bias, make_criterion
+from longtail.estimators._extreme_parameters import CONSTRAINTS, NOT_SAVED
+from longtail.estimators._extreme_settings import (
+    MANY_SAMPLES,
+    DataShape,
+    NetworkSettings,
+    choose_network,
+    choose_settings,
+    tau_of,
+)
+from longtail.estimators._extreme_streams import (
+    Stream,
+    StreamedSamples,
+    is_path,
+    open_stream,
+    read_statistics,
+    take_first,
+)
+from longtail.estimators._extreme_training import Generators, Progress, Source, Trainer, train
+from longtail.estimators._parameters import check_parameters
+from longtail.margins import Margins
 from longtail.negatives.distributions import Distribution
-from longtail.negatives.head import SampledLinear
-from longtail.negatives.weightings import Weighting, targeting
+from longtail.negatives.index import LabelIndex
+from longtail.negatives.linear import use_rows
+from longtail.negatives.losses import CONTRASTIVE, CROSS_ENTROPY, SampledLoss
+from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior
 
 __all__ = ["ExtremeClassifier"]
@@ -57,43 +81,58 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         alpha[y] log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])), or the same with drawn negatives
 
     Args:
-        hidden_size: length of h.
-        activation: "identity", as in the paper, or "relu": what h goes through.
+        emphasis: what counts: "precision", "balanced" or "tail", which are 0, 0.2 and 0.5 as the tau of
+            ``longtail.margins.logit_adjusted``; or tau itself. ``margins`` takes its place.
+        hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
+        activation: "relu", or "identity" as in the paper: what h goes through.
         dropout: share of h that is left out in training.
         skip_connection: whether a linear path from features to labels runs beside the hidden layer. It has features
             x labels parameters, and needs the full softmax.
+        uses_tfidf: whether values become log(1 + value) times their inverse document frequency. None: where the
+            features are sparse counts.
+        normalizes_rows: whether rows are scaled to length 1. None: where they are tf-idf.
+        n_estimators: networks to train, from different starts. Their logits are averaged, in one network that is as
+            many times as wide.
+        loss: ``longtail.negatives.CROSS_ENTROPY``, or one that scores each label by itself, ``LOGISTIC``, ``HINGE``
+            or ``CONTRASTIVE``: over all labels, or over drawn negatives.
+        scale: None: logits are inner products; a number: that many times the cosine. ``CONTRASTIVE`` takes 1.
         margins: a function from the ``ClassPrior`` to ``Margins``, such as ``longtail.margins.logit_adjusted``; None
-            is cross-entropy.
-        class_weights: a function from the ``ClassPrior`` to alpha [C], such as ``longtail.weights.balanced``; None
-            is 1.
+            is the one of ``emphasis``.
+        class_weights: alpha: a function from the ``ClassPrior`` to [C], such as ``longtail.weights.balanced``, or
+            numbers [C], or a mapping from labels to numbers, 1 for those it lacks; None is 1.
         distribution: a function from the ``ClassPrior`` to what negatives are drawn from, such as
             ``longtail.negatives.WithinBatch``. None is the full softmax: exact, and as fast for some thousand labels.
         weighting: how drawn negatives are weighted, such as ``longtail.negatives.constant``. It implies the margins,
-            so give one of the two; None weights so that the margins given are implied.
+            so give one of the two; None weights so that the margins are implied.
         num_negatives: how many are drawn for a batch, at most labels - 1 where they do not come from the batch.
         excludes_other_labels: whether the other labels of a sample are no negatives of the one it is trained on. If
             they are, labels that occur together push each other down.
         epochs: passes over the samples; the most, with ``n_iter_no_change``.
         batch_size: samples per step.
+        buffer_size: samples that are shuffled with each other where ``fit`` reads a file.
         uses_bfloat16: whether logits over all labels are multiplied out in bfloat16 in training: several times
             as fast on processors that have instructions for it. Weights and the loss stay in float32.
         learning_rate: of Adam, at the start; it falls to 0 in a straight line.
+        uses_layerwise_rate: whether vectors of features move in proportion to their gradients, three times as fast as
+            the rest, instead of by Adam, which moves the vector of a word of two texts as far as any.
         weight_decay: of Adam, decoupled from the gradient.
         n_iter_no_change: stop after so many epochs without a better P@1 on samples held out, and keep the best
             epoch's model. None trains all epochs, and holds nothing out.
         validation_fraction: share of the samples to hold out for that.
-        verbose: whether a line on standard error shows the progress.
+        verbose: whether a line on standard error shows the progress and the time left.
         device: where to train.
         random_state: start, order of samples, dropout and negatives; None differs from call to call.
 
     Attributes:
+        classes_: [C] what the labels are called: 0..C-1 where ``y`` has no names.
         label_prior_: the ``ClassPrior`` of the training labels. If a label has no sample, it is smoothed by 1.
         model_: the fitted ``torch.nn.Module``.
+        settings_: what training took, with all that was left open chosen.
         history_: for each epoch its mean loss and, with ``n_iter_no_change``, P@1 on the samples held out.
         n_features_in_, n_labels_: sizes.
 
     A sample without labels has nothing to train with and is passed over. Vectors of features get row-sparse updates
-    from 16,384 features on, and those of labels where negatives are drawn: no step then depends on either number.
+    from 8,192 features on, and those of labels where negatives are drawn: no step then depends on either number.
 
     Use when:
         Samples have several of 10^3 to 10^7 labels, and either precision or recall of rare labels is to be chosen.
@@ -101,14 +140,14 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         Labels are a few dozen, or each sample has many features that interact: use a network of your own with
         ``longtail.negatives.SampledLinear``.
     Special cases:
-        Multinomial logistic regression for one label per sample, with the identity as ``activation`` and hidden_size
-        at least the number of features.
+        Multinomial logistic regression for one label per sample, with the identity as ``activation``, an
+        ``emphasis`` of 0 and hidden_size at least the number of features.
 
     >>> X = np.eye(4, dtype=np.float32).repeat(20, axis=0)
-    >>> y = np.array([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]]).repeat(20, axis=0)
-    >>> model = ExtremeClassifier(hidden_size=8, epochs=30, batch_size=16, random_state=0).fit(X, y)
-    >>> np.sort(model.predict_topk(np.eye(4), k=2)[[0, 3]]).tolist(), model.score(X, y)
-    ([[0, 1], [0, 2]], 1.0)
+    >>> y = [["news", "sports"], ["sports"], ["weather"], ["news", "weather"]]
+    >>> model = ExtremeClassifier(epochs=30, random_state=0).fit(X, [row for row in y for _ in range(20)])
+    >>> np.sort(model.predict_topk(np.eye(4), k=2)[[0, 3]]).tolist()
+    [['news', 'sports'], ['news', 'weather']]
 
     Deviates:
         The paper samples (sample, label) pairs; here a batch has samples with all their labels, so that features and
@@ -121,29 +160,45 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         (2019), "Multilabel reductions: what is my loss optimising?", pick-all-labels.
     """
 
+    classes_: npt.NDArray[Any]
     label_prior_: ClassPrior
+    scaling_: FeatureScaling
+    calibration_: Calibration
+    shift_: Tensor
     model_: Network
+    settings_: dict[str, Any]
     history_: list[dict[str, float]]
+    trainer_: Trainer
+    generators_: Generators
+    seen_prior_: ClassPrior
     n_features_in_: int
     n_labels_: int
 
     def __init__(
         self,
         *,
-        hidden_size: int = 512,
-        activation: str = "identity",
-        dropout: float = 0.0,
+        emphasis: str | float = "balanced",
+        hidden_size: int | None = None,
+        activation: str = "relu",
+        dropout: float | None = None,
         skip_connection: bool = False,
+        uses_tfidf: bool | None = None,
+        normalizes_rows: bool | None = None,
+        n_estimators: int | None = None,
+        loss: SampledLoss = CROSS_ENTROPY,
+        scale: float | None = None,
         margins: Callable[[ClassPrior], Margins] | None = None,
-        class_weights: Callable[[ClassPrior], Tensor] | None = None,
+        class_weights: Any = None,
         distribution: Callable[[ClassPrior], Distribution] | None = None,
         weighting: Weighting | None = None,
         num_negatives: int = 256,
         excludes_other_labels: bool = True,
-        epochs: int = 15,
-        batch_size: int = 256,
-        uses_bfloat16: bool = False,
-        learning_rate: float = 2e-3,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        buffer_size: int = 65_536,
+        uses_bfloat16: bool = True,
+        learning_rate: float | None = None,
+        uses_layerwise_rate: bool = True,
         weight_decay: float = 0.0,
         n_iter_no_change: int | None = None,
         validation_fraction: float = 0.1,
@@ -151,10 +206,16 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         device: str = "cpu",
         random_state: Any = None,
     ) -> None:
+        self.emphasis = emphasis
         self.hidden_size = hidden_size
         self.activation = activation
         self.dropout = dropout
         self.skip_connection = skip_connection
+        self.uses_tfidf = uses_tfidf
+        self.normalizes_rows = normalizes_rows
+        self.n_estimators = n_estimators
+        self.loss = loss
+        self.scale = scale
         self.margins = margins
         self.class_weights = class_weights
         self.distribution = distribution
@@ -163,8 +224,10 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.excludes_other_labels = excludes_other_labels
         self.epochs = epochs
         self.batch_size = batch_size
+        self.buffer_size = buffer_size
         self.uses_bfloat16 = uses_bfloat16
         self.learning_rate = learning_rate
+        self.uses_layerwise_rate = uses_layerwise_rate
         self.weight_decay = weight_decay
         self.n_iter_no_change = n_iter_no_change
         self.validation_fraction = validation_fraction
@@ -172,73 +235,172 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> ExtremeClassifier:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ExtremeClassifier:
         """Learn from samples with labels.
 
         Args:
-            X: [N, D] features, SciPy sparse or dense.
-            y: [N, C] zeros and ones, SciPy sparse or dense; or [N] whole numbers, one label per sample.
+            X: [N, D] features: SciPy sparse or dense, or a table of pandas or polars. Or the path of a file that has
+                features and labels: text as of the extreme-classification repository (``.gz`` too), Parquet, or a
+                folder of Parquet files, with columns of lists "labels", "features" and "values". Files are read in
+                chunks: ``buffer_size`` samples are shuffled at a time, and memory does not grow with the file.
+            y: [N, C] zeros and ones, SciPy sparse, dense, or a table whose columns are labels; [N] whole numbers or
+                names, one label per sample; or one list or set of these per sample.
+            sample_weight: [N] how much each sample counts; None: all alike.
 
         Returns:
             The estimator itself.
         """
         self._check_parameters()
+        self.__dict__.pop("trainer_", None)  # partial_fit begins anew after this
+        if is_path(X):
+            if y is not None or sample_weight is not None:
+                raise ValueError("X is a file, which has the labels; leave y and sample_weight None.")
+            return self._fit_stream(open_stream(X))
+        if y is None:
+            raise ValueError("y must be the labels, unless X is a file that has them. Got None.")
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
         labels = read_labels(y, features.shape[0])
-        self.n_labels_ = int(labels.shape[1])
-        self.label_prior_ = count_labels(labels)
-        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=2)
-        generators = Generators(*(torch.Generator().manual_seed(int(seed)) for seed in seeds))
-
+        self._take_labels(labels.names, count_labels(labels.rows))
+        self._take_scaling(are_counts(features), count_rows(features), features)
+        scaled, generators = self.scaling_.apply(features), self._make_generators()
         share = None if self.n_iter_no_change is None else self.validation_fraction
-        chosen, held_out = split_samples(labels, share, generators.order)
-        criterion = self._make_criterion()
-        self.model_ = Network(
-            features.shape[1], self.n_labels_, self.hidden_size, self.activation, self.skip_connection
-        )
-        self.model_.reset_parameters(self._initial_bias(criterion), mean_square(features), generators.noise)
-        self.model_.to(self.device)
-        self.history_ = train(
-            self.model_,
-            criterion,
-            Samples(features, labels, chosen),
-            Samples(features, labels, held_out),
-            TrainingSettings(*(getattr(self, name) for name in TrainingSettings._fields)),
-            generators,
-        )
+        chosen, held_out = split_samples(labels.rows, share, generators.order)
+        weights = check_sample_weight(sample_weight, features.shape[0])
+        samples = Samples(scaled, labels.rows, chosen, weights)
+        shape = DataShape(len(chosen), features.shape[1], self.n_labels_, is_sparse(features))
+        self._train(samples, Samples(scaled, labels.rows, held_out), shape, mean_square(scaled), generators)
+        looked_at = held_out if len(held_out) else generators.order_of(chosen)
+        criterion = make_criterion(self, self.label_prior_, self.classes_)
+        self._finish(criterion, scaled[looked_at], labels.rows[looked_at], labels.is_single)
         return self
 
-    def predict_topk(self, X: Any, k: int = 5) -> IntArray:
-        """[N, k] the labels with the largest logits, best first, in bounded memory."""
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> ExtremeClassifier:
+        """Go on learning from some more samples, in one pass over them, at a learning rate that stays what it is.
+
+        The first call decides the features, their scaling and the labels; the counts of labels, and with them the
+        margins, are those of all samples seen so far.
+
+        Args:
+            X: [N, D] features.
+            y: labels, in any of the forms that ``fit`` takes.
+            classes: all labels there will be, where the first samples may lack some: their number, or their names.
+            sample_weight: [N] how much each sample counts; None: all alike.
+        """
+        self._check_parameters()
+        is_first = not hasattr(self, "trainer_")
+        features = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=is_first)
+        known = as_names(classes) if is_first else self.classes_
+        labels = read_labels(y, features.shape[0], known)
+        seen = ClassPrior.from_indicator(labels.rows)
+        self.seen_prior_ = seen if is_first else self.seen_prior_ + seen
+        self._take_labels(labels.names, smooth_if_empty(self.seen_prior_))
+        if is_first:
+            self._take_scaling(are_counts(features), count_rows(features), features)
+        scaled = self.scaling_.apply(features)
+        criterion = make_criterion(self, self.label_prior_, self.classes_)
+        if is_first:
+            self._begin(scaled, criterion)
+        weights = check_sample_weight(sample_weight, features.shape[0])
+        chosen, _ = split_samples(labels.rows, None, self.generators_.order)
+        samples, settings = Samples(scaled, labels.rows, chosen, weights), self.trainer_.settings
+        progress = Progress(1, samples.num_batches(settings.batch_size), settings.verbose)
+        loss = self.trainer_.train_epoch(criterion, samples, self.generators_, progress, decays=False)
+        progress.end()
+        self.history_.append({"loss": loss})
+        self._finish(criterion, scaled[chosen], labels.rows[chosen], labels.is_single)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """The labels: [N] the best one where ``y`` had one per sample; else [N, C] CSR of 0 and 1.
+
+        With any number of labels per sample, those whose probability is at least a half.
+        """
+        features = self._check_features(X)
+        if self.calibration_.is_single:
+            return self.classes_[rank_labels(self.model_, features, 1)[:, 0]]
+        columns = np.arange(self.n_labels_)
+        parts = [
+            csr_array(compute_probabilities(self.model_, part, columns, self.shift_, self.calibration_) >= 0.5)
+            for part in split_rows(features)
+        ]
+        return vstack(parts, format="csr").astype(np.int64)
+
+    def predict_topk(self, X: Any, k: int = 5, index: LabelIndex | None = None) -> npt.NDArray[Any]:
+        """[N, k] the labels with the largest logits, best first, in bounded memory.
+
+        Args:
+            X: [N, D] features.
+            k: how many.
+            index: ``LabelIndex(model.label_vectors())``, which looks at few labels; None is exact.
+        """
         features = self._check_features(X)
         if not isinstance(k, Integral) or not 1 <= k <= self.n_labels_:
             raise ValueError(f"predict_topk: k must be in 1..{self.n_labels_}. Got {k}.")
-        return rank_labels(self.model_, features, int(k))
+        if index is None:
+            return self.classes_[rank_labels(self.model_, features, int(k))]
+        return self.classes_[index.topk(embed_rows(self.model_, features), int(k)).indices.numpy()]
+
+    def label_vectors(self) -> Tensor:
+        """[C, H + 1] vectors whose inner products with ``embed(X)`` are the logits: for an index, or to export."""
+        check_is_fitted(self)
+        if self.model_.direct is not None:
+            raise ValueError("label_vectors: a skip_connection gives logits that are no inner products.")
+        return use_rows(self.model_.weight.detach(), self.model_.scale)
+
+    def embed(self, X: Any) -> Tensor:
+        """[N, H + 1] what the hidden layer makes of samples, and a 1 for the bias."""
+        return embed_rows(self.model_, self._check_features(X))
+
+    def predict_proba(self, X: Any, labels: Any = None) -> npt.NDArray[np.float32]:
+        """[N, K] probabilities of labels, whatever the emphasis; None: of all.
+
+        Where ``y`` had one label per sample they are a softmax. Where samples have any number, each is the chance
+        that the label is one of the sample's: a sigmoid of the softmax, fitted on the samples that
+        ``n_iter_no_change`` holds out, else on training samples, and then somewhat too sure.
+
+        Args:
+            X: [N, D] features.
+            labels: [K] some of ``classes_``.
+        """
+        features = self._check_features(X)
+        columns = np.arange(self.n_labels_) if labels is None else find_columns(labels, self.classes_)
+        return compute_probabilities(self.model_, features, columns, self.shift_, self.calibration_)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """[N, C] logits: for few labels, since all are held at once."""
         return compute_logits(self.model_, self._check_features(X))
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """P@1: for which share of the samples the best label is a true one.
 
         Args:
             X: [N, D] features.
-            y: [N, C] zeros and ones, or [N] labels.
+            y: labels, in any of the forms that ``fit`` takes.
+            sample_weight: [N] how much each sample counts; None: all alike.
         """
         features = self._check_features(X)
-        labels = read_labels(y, features.shape[0], self.n_labels_)
-        return precision_at_1(rank_labels(self.model_, features, 1), labels)
+        labels = read_labels(y, features.shape[0], self.classes_)
+        weights = check_sample_weight(sample_weight, features.shape[0])
+        return precision_at_1(rank_labels(self.model_, features, 1), labels.rows, weights)
 
     def save(self, path: PathLike) -> None:
         """Write the fitted model to a safetensors file, which holds numbers and text alone, with a checksum.
 
-        What was needed for training alone (margins, class_weights, distribution, weighting, random_state) is not
-        kept.
+        What was needed for training alone (margins, class_weights, distribution, weighting, loss, random_state) is
+        not kept.
         """
         check_is_fitted(self)
-        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in _NOT_SAVED}
-        write_model(path, SavedModel(settings, self.label_prior_, self.n_features_in_, self.model_.state_dict()))
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in NOT_SAVED}
+        state = {**self.model_.state_dict(), "shift": self.shift_}
+        if self.scaling_.idf is not None:
+            state["idf"] = torch.from_numpy(self.scaling_.idf)
+        names = None if self.classes_.dtype.kind in "iu" else self.classes_.tolist()
+        facts = {
+            "names": names,
+            "normalizes_rows": self.scaling_.normalizes_rows,
+            "calibration": list(self.calibration_),
+        }
+        write_model(path, SavedModel(settings, facts, self.label_prior_, self.n_features_in_, state))
 
     @classmethod
     def load(cls, path: PathLike) -> ExtremeClassifier:
@@ -248,17 +410,19 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         """
         try:
             saved = read_model(path)
-            estimator = cls(**{name: saved.settings[name] for name in CONSTRAINTS if name not in _NOT_SAVED})
+            estimator = cls(**{name: saved.settings[name] for name in CONSTRAINTS if name not in NOT_SAVED})
             estimator._check_parameters()
-            shape = (int(estimator.hidden_size), estimator.activation, bool(estimator.skip_connection))
-            estimator.model_ = build_model(saved, *shape)
+            loaded = build_model(saved, estimator.activation, bool(estimator.skip_connection), estimator.scale)
         except DamagedFileError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DamagedFileError(
                 f"{path} must be a file that ExtremeClassifier.save wrote. Got: {error}."
             ) from error
-        estimator.label_prior_, estimator.history_ = saved.label_prior, []
+        estimator.model_, estimator.shift_ = loaded.network, loaded.shift
+        estimator.scaling_, estimator.calibration_ = loaded.scaling, loaded.calibration
+        estimator.classes_, estimator.label_prior_ = loaded.names, saved.label_prior
+        estimator.history_, estimator.settings_ = [], {}
         estimator.n_features_in_, estimator.n_labels_ = saved.num_features, saved.label_prior.num_classes
         return estimator
 
@@ -275,60 +439,99 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError("weighting is of drawn negatives; give a distribution too.")
         if self.weighting is not None and self.margins is not None:
             raise ValueError("weighting implies the margins; give one of the two.")
-        if self.skip_connection and self.distribution is not None:
-            raise ValueError("skip_connection needs the full softmax; leave distribution None.")
+        if self.skip_connection and (self.distribution is not None or self.scale is not None):
+            raise ValueError("skip_connection needs the full softmax; leave distribution and scale None.")
+        if (self.n_estimators or 1) > 1 and self.scale is not None:
+            raise ValueError("n_estimators must be 1 where scale makes cosines of logits. Got more.")
+        if self.loss is CONTRASTIVE and self.scale != 1:
+            raise ValueError(f"CONTRASTIVE is a loss of cosines; scale must be 1. Got {self.scale}.")
 
     def _check_features(self, X: Any) -> Any:
         check_is_fitted(self)
-        return validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
+        return self.scaling_.apply(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False))
 
-    def _make_criterion(self) -> FullSoftmax | DrawnNegatives:
-        prior = self.label_prior_
-        margins = none(prior) if self.margins is None else self.margins(prior)
-        class_weights = None if self.class_weights is None else self.class_weights(prior).float().to(self.device)
-        if self.distribution is None:
-            return FullSoftmax(margins.to(self.device, torch.float32), class_weights, self.excludes_other_labels)
-        weighting = targeting(margins) if self.weighting is None else self.weighting
-        with torch.random.fork_rng(devices=[]):  # the start is drawn again, with a generator
-            head = SampledLinear(
-                self.hidden_size + 1,
-                self.n_labels_,
-                self.distribution(prior),
-                weighting,
-                self.num_negatives,
-                excludes_other_labels=self.excludes_other_labels,
-            )
-        return DrawnNegatives(head, class_weights)
+    def _fit_stream(self, stream: Stream) -> ExtremeClassifier:
+        """``fit`` from files: one pass to count, and then the epochs."""
+        found = read_statistics(stream)
+        if len(found.label_counts) < 2 or found.num_labeled == 0:
+            raise ValueError(f"files must have two labels or more. Got {len(found.label_counts)}.")
+        prior = replace(ClassPrior.from_counts(found.label_counts), num_samples=found.num_samples)
+        self.n_features_in_ = len(found.rows_with)
+        self._take_labels(np.arange(len(found.label_counts)), smooth_if_empty(prior))
+        first, generators = take_first(stream, LOOKED_AT), self._make_generators()
+        self._take_scaling(found.are_counts, found.rows_with, first.features, found.num_samples)
+        scaled, num_held_out = self.scaling_.apply(first.features), 0
+        if self.n_iter_no_change is not None:
+            num_held_out = min(math.ceil(self.validation_fraction * found.num_labeled), scaled.shape[0])
+        num_trained = found.num_labeled - num_held_out
+        if num_trained < 1:
+            raise ValueError("n_iter_no_change needs samples to train on. Got files that have too few.")
+        source = StreamedSamples(stream, self.scaling_, num_trained, num_held_out, self.buffer_size)
+        held_out = Samples(scaled, first.labels, np.arange(num_held_out))
+        square = 1.0 if self.scaling_.normalizes_rows else found.square
+        self._train(
+            source, held_out, DataShape(num_trained, self.n_features_in_, self.n_labels_, True), square, generators
+        )
+        criterion = make_criterion(self, self.label_prior_, self.classes_)
+        self._finish(criterion, scaled, first.labels, False)
+        return self
 
-    def _initial_bias(self, criterion: FullSoftmax | DrawnNegatives) -> Tensor:
-        """[C] the best logits for a sample about which nothing is known."""
-        known = self.label_prior_.log_probs - criterion.implied_margins(self.label_prior_).negative
-        return known - known.mean()
+    def _take_labels(self, names: npt.NDArray[Any], prior: ClassPrior) -> None:
+        self.classes_, self.n_labels_, self.label_prior_ = names, len(names), prior
 
+    def _take_scaling(
+        self, has_counts: bool, rows_with: npt.NDArray[np.int64], features: Any, num_rows: int | None = None
+    ) -> None:
+        uses_tfidf = has_counts if self.uses_tfidf is None else bool(self.uses_tfidf)
+        if uses_tfidf and (features.data if is_sparse(features) else features).min(initial=0) < 0:
+            raise ValueError("uses_tfidf needs features of at least 0. Got a negative one.")
+        idf = idf_of(rows_with, num_rows or features.shape[0]) if uses_tfidf else None
+        normalizes = uses_tfidf if self.normalizes_rows is None else bool(self.normalizes_rows)
+        self.scaling_ = FeatureScaling(idf, normalizes)
 
-CONSTRAINTS: Constraints = {
-    "hidden_size": (WHOLE,),
-    "activation": (text("identity", "relu"),),
-    "dropout": (number(0, 1),),
-    "skip_connection": (FLAG,),
-    "margins": (FUNCTION, NOTHING),
-    "class_weights": (FUNCTION, NOTHING),
-    "distribution": (FUNCTION, NOTHING),
-    "weighting": (FUNCTION, NOTHING),
-    "num_negatives": (WHOLE,),
-    "excludes_other_labels": (FLAG,),
-    "epochs": (WHOLE,),
-    "batch_size": (WHOLE,),
-    "uses_bfloat16": (FLAG,),
-    "learning_rate": (number(0, excludes_low=True),),
-    "weight_decay": (number(0),),
-    "n_iter_no_change": (WHOLE, NOTHING),
-    "validation_fraction": (number(0, 1, excludes_low=True),),
-    "verbose": (FLAG,),
-    "device": (ANYTHING,),
-    "random_state": (ANYTHING,),
-}
-"""What the parameters of ExtremeClassifier may be."""
+    def _finish(self, criterion: Criterion, features: Any, labels: Any, is_single: bool) -> None:
+        """What predictions need beside the network, from some samples."""
+        self.shift_ = criterion.implied_margins(self.label_prior_).negative.float()
+        self.calibration_ = calibrate(self.model_, features, labels, self.shift_, is_single)
 
-_NOT_SAVED = ("margins", "class_weights", "distribution", "weighting", "random_state")
-"""Functions, and what nobody needs to predict."""
+    def _make_generators(self) -> Generators:
+        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=2)
+        return Generators(*(torch.Generator().manual_seed(int(seed)) for seed in seeds))
+
+    def _train(
+        self, source: Source, held_out: Samples, shape: DataShape, mean_square: float, generators: Generators
+    ) -> None:
+        settings, criterion = choose_settings(self, shape), make_criterion(self, self.label_prior_, self.classes_)
+        chosen = choose_network(self, shape)
+        self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
+        networks, self.history_ = [], []
+        for _ in range(chosen.n_estimators):
+            network = self._make_network(chosen, shape.num_features, criterion, mean_square, generators)
+            trainer = Trainer(network, isinstance(criterion, DrawnNegatives), shape.is_sparse, settings)
+            self.history_ += train(trainer, criterion, source, held_out, generators)
+            networks.append(network)
+        self.model_ = join_networks(networks)
+
+    def _begin(self, features: Any, criterion: Criterion) -> None:
+        """A network that ``partial_fit`` trains, as for many samples: more may come."""
+        shape = DataShape(MANY_SAMPLES, features.shape[1], self.n_labels_, is_sparse(features))
+        chosen, settings = choose_network(self, shape), choose_settings(self, shape)
+        self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
+        self.generators_, self.history_ = self._make_generators(), []
+        square = mean_square(features)
+        self.model_ = self._make_network(chosen, shape.num_features, criterion, square, self.generators_)
+        self.trainer_ = Trainer(self.model_, isinstance(criterion, DrawnNegatives), shape.is_sparse, settings)
+
+    def _make_network(
+        self,
+        chosen: NetworkSettings,
+        num_features: int,
+        criterion: Criterion,
+        mean_square: float,
+        generators: Generators,
+    ) -> Network:
+        sizes = (num_features, self.n_labels_, chosen.hidden_size)
+        network = Network(*sizes, self.activation, self.skip_connection, self.scale)
+        bias = initial_bias(self.label_prior_, criterion)
+        network.reset_parameters(bias, mean_square, generators.noise, chosen.hidden_start)
+        return network.to(self.device)

@@ -47,14 +47,14 @@ def class_balanced_focal(prior: ClassPrior, gamma: float = 2.0, beta: float = 0.
     return _one_loss(losses.FocalLoss(gamma, class_weights=weights.effective_number(prior, beta)))
 
 
-def decoupled_logistic(prior: ClassPrior) -> Plan:
-    """One-against-the-rest logistic loss."""
-    return _decoupled(losses.decoupled_logistic)
+def decoupled_logistic(prior: ClassPrior, tau: float = 0.0) -> Plan:
+    """One-against-the-rest logistic loss; ``tau``: of a logit-adjusted margin, as a weight on the negatives."""
+    return Plan((_decoupled(losses.decoupled_logistic, prior, tau),))
 
 
-def decoupled_hinge(prior: ClassPrior) -> Plan:
-    """One-against-the-rest hinge loss."""
-    return _decoupled(losses.decoupled_hinge)
+def decoupled_hinge(prior: ClassPrior, tau: float = 0.0) -> Plan:
+    """One-against-the-rest hinge loss; ``tau``: of a logit-adjusted margin, as a weight on the negatives."""
+    return Plan((_decoupled(losses.decoupled_hinge, prior, tau),))
 
 
 def view_consistency(prior: ClassPrior, strength: float = 1.0, tau: float = 1.0) -> Plan:
@@ -64,9 +64,9 @@ def view_consistency(prior: ClassPrior, strength: float = 1.0, tau: float = 1.0)
     return Plan((Phase(loss, views=2),), margins=margins)
 
 
-def cosine_contrastive(prior: ClassPrior) -> Plan:
-    """Contrastive loss, on the head that it is meant for: cosines as they are."""
-    return Plan((Phase(losses.DecoupledLoss(losses.cosine_contrastive)),), head=partial(CosineLinear, scale=1.0))
+def cosine_contrastive(prior: ClassPrior, tau: float = 0.0) -> Plan:
+    """Contrastive loss on the cosines that it is meant for; ``tau``: of a margin, as a weight on the negatives."""
+    return Plan((_decoupled(losses.cosine_contrastive, prior, tau),), head=partial(CosineLinear, scale=1.0))
 
 
 def balanced_sigmoid(prior: ClassPrior, keep_constant: bool = True) -> Plan:
@@ -149,8 +149,8 @@ def _one_loss(loss: nn.Module) -> Plan:
     return Plan((Phase(loss),))
 
 
-def _decoupled(function: DecoupledFunction) -> Plan:
-    return _one_loss(losses.DecoupledLoss(function))
+def _decoupled(function: DecoupledFunction, prior: ClassPrior, tau: float) -> Phase:
+    return Phase(losses.DecoupledLoss(function, logit_adjusted(prior, tau) if tau else None))
 
 
 def _undersample(per_class: int) -> SamplerFactory:

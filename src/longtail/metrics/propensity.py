@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -119,13 +118,7 @@ def inverse_propensities(prior: ClassPrior, a: float = 0.55, b: float = 1.5) -> 
     Reference:
         Jain et al. (2016), "Extreme multi-label loss functions", section 4, eq. (5).
     """
-    for name, value in (("a", a), ("b", b)):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"inverse_propensities: {name} must be a finite number of at least 0. Got {value}.")
-    counts = prior.counts.double()
-    if b == 0 and bool((counts == 0).any()):
-        raise ValueError("inverse_propensities: b must be above 0 where a label has no samples. Got 0.")
-    return 1 + (math.log(prior.num_samples) - 1) * ((b + 1) / (counts + b)) ** a
+    return prior.inverse_propensities(a, b)
 
 
 def propensity_scored_precision(inverses: Tensor) -> Measure:

@@ -14,6 +14,7 @@ from longtail.negatives.distributions import (
     uniform,
 )
 from longtail.negatives.head import SampledLinear, TopK
+from longtail.negatives.index import LabelIndex
 from longtail.negatives.linear import sampled_linear_losses
 from longtail.negatives.losses import (
     CONTRASTIVE,
@@ -32,6 +33,7 @@ from longtail.negatives.model_based import ClusteredDistribution, SoftmaxDistrib
 from longtail.negatives.module import SampledLinearLoss
 from longtail.negatives.rowwise import RowwiseAdagrad, RowwiseAdam, RowwiseSGD
 from longtail.negatives.variance import expected_squared_error, sampling_variance
+from longtail.negatives.vectors import VectorFile, quantize_rows, save_vectors
 from longtail.negatives.weightings import (
     Weighting,
     constant,
@@ -59,6 +61,10 @@ __all__ = [
     "TopK",
     "SampledLinear",
     "SampledLinearLoss",
+    "LabelIndex",
+    "VectorFile",
+    "save_vectors",
+    "quantize_rows",
     "sampled_linear_losses",
     "SampledLoss",
     "CROSS_ENTROPY",

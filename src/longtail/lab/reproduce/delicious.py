@@ -53,6 +53,21 @@ PRECISION_PLACES = (1, 3, 5)
 ALL_LABELS = Scheme("all labels", "cross-entropy")
 """What the schemes are compared with: no negatives are drawn."""
 
+AS_IN_PAPER = {
+    "emphasis": 0.0,
+    "hidden_size": 512,
+    "n_estimators": 1,
+    "activation": "identity",
+    "dropout": 0.0,
+    "excludes_other_labels": False,
+    "epochs": 15,
+    "batch_size": 256,
+    "learning_rate": 2e-3,
+    "uses_bfloat16": False,
+    "uses_layerwise_rate": False,
+}
+"""A linear hidden layer; the other labels of a sample are negatives too."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -158,8 +173,7 @@ def plan_rows(
 
 def _train(problem: Problem, scheme: Scheme, seed: int, num_negatives: int, settings: Mapping[str, Any]) -> Result:
     started = time.perf_counter()
-    # As in the paper, the other labels of a sample are negatives too.
-    shared = {"excludes_other_labels": False, **settings}
+    shared: dict[str, Any] = {**AS_IN_PAPER, **settings}
     model = ExtremeClassifier(**shared, **_build_sampling(scheme, problem, num_negatives), random_state=seed)
     model.fit(problem.features, problem.labels)
     seconds = time.perf_counter() - started

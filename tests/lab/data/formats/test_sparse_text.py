@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
+from longtail._core import sparse_parts
 from longtail.lab.data.formats import sparse_text
 from longtail.lab.data.formats.sparse_text import SparseSamples, one_per_positive, read_sparse_file
 
@@ -64,8 +65,8 @@ def test_equals_a_loop_over_lines(
 ) -> None:
     path = written(tmp_path_factory.mktemp("file"), content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_text, "CHUNK", chunk)
-        patch.setattr(sparse_text, "BLOCK", block)
+        patch.setattr(sparse_parts, "CHUNK", chunk)
+        patch.setattr(sparse_parts, "BLOCK", block)
         samples = read_sparse_file(path)
     features, labels = by_lines(content)
     np.testing.assert_allclose(samples.features.toarray(), features, rtol=1.2e-7)
@@ -146,7 +147,7 @@ def test_bad_files_are_named_by_line(tmp_path: Path, content: str, message: str)
 
 
 def test_line_numbers_go_on_from_chunk_to_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_text, "CHUNK", 16)
+    monkeypatch.setattr(sparse_parts, "CHUNK", 16)
     content = "9 4 2\n" + "0 1:1\n" * 7 + "0 7:1\n1 2:1\n"
     with pytest.raises(ValueError, match=r"line 9: .* Got '0 7:1'"):
         read_sparse_file(written(tmp_path, content))

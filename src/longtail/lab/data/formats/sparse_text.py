@@ -9,13 +9,10 @@ reader holds every number against the first line and names the line that is wron
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +21,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from longtail._core.memory import BYTES_PER_CLASS, check_memory, memory_budget
+from longtail._core.sparse_lines import Indices, Integers, Sizes
+from longtail._core.sparse_parts import make_csr, parse_parts
 from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
 from longtail.lab.data.formats._cache import cache_path, read_matrices, write_matrices
-from longtail.lab.data.formats._sparse_lines import (
-    LONGEST_INTEGER,
-    Indices,
-    Integers,
-    Lines,
-    Part,
-    Sizes,
-    parse_lines,
-)
 from longtail.lab.data.locate import PathLike, locate_path
 from longtail.lab.data.sparse_rows import SparseRows
 
@@ -47,15 +37,7 @@ __all__ = [
     "sparse_dataset",
 ]
 
-BLOCK = 2**22
-"""Bytes to read at a time."""
-CHUNK = 2**18
-"""Bytes to parse at a time: so few that the arrays over them stay in a processor's cache."""
-LINE_EXPANSION = 64
-"""Bytes that it takes at most to parse one."""
 MERGED_AT_ONCE = 2**22
-LARGEST_INDEX = 2**31 - 1
-"""Features and labels are at most this many, so that an index fits into four bytes."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -169,7 +151,7 @@ def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indi
     limit = memory_budget() if budget is None else budget
     labels, counts = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
     waiting: list[Indices] = []
-    for sizes, part in chain(_parse_parts(_find_file(path), limit), [(None, None)]):
+    for sizes, part in chain(parse_parts(_find_file(path), limit), [(None, None)]):
         if part is not None and sizes is not None:
             rows = np.repeat(np.arange(len(part.labels_per_line)), part.labels_per_line)
             waiting.append((np.unique(rows * sizes.labels + part.labels) % sizes.labels).astype(np.int32))
@@ -192,7 +174,7 @@ def _find_file(path: PathLike) -> Path:
 
 def _parse_file(path: Path, budget: int) -> SparseSamples:
     parts, num_bytes, sizes = [], 0, Sizes(0, 0, 0)
-    for header, part in _parse_parts(path, budget):
+    for header, part in parse_parts(path, budget):
         sizes = header
         parts.append(part)
         num_bytes += 2 * sum(array.nbytes for array in part)  # they are joined
@@ -203,71 +185,10 @@ def _parse_file(path: Path, budget: int) -> SparseSamples:
     labels_per_line = _join([part.labels_per_line for part in parts], np.int64)
     columns_per_line = _join([part.columns_per_line for part in parts], np.int64)
     return SparseSamples(
-        _csr(values, columns, columns_per_line, sizes.features),
-        _csr(np.ones(len(labels), dtype=np.bool_), labels, labels_per_line, sizes.labels),
+        make_csr(values, columns, columns_per_line, sizes.features),
+        make_csr(np.ones(len(labels), dtype=np.bool_), labels, labels_per_line, sizes.labels),
     )
-
-
-def _parse_header(path: Path, line: bytes) -> Sizes:
-    words = line.split()
-    if len(words) != 3 or not all(word.isdigit() and len(word) <= LONGEST_INTEGER for word in words):
-        text = line[:60].strip().decode("ascii", "backslashreplace")
-        raise ValueError(f"{path} must begin with its numbers of samples, features and labels. Got {text!r}.")
-    sizes = Sizes(*map(int, words))
-    if sizes.samples < 1 or not (1 <= sizes.features <= LARGEST_INDEX and 1 <= sizes.labels <= LARGEST_INDEX):
-        raise ValueError(
-            f"{path}: samples must be at least 1, and features and labels in 1..{LARGEST_INDEX}. "
-            f"Got {sizes.samples}, {sizes.features} and {sizes.labels}."
-        )
-    return sizes
-
-
-def _parse_parts(path: Path, budget: int) -> Iterator[tuple[Sizes, Part]]:
-    """What the first line says, and what some lines at a time after it have."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            sizes = _parse_header(path, file.readline(256))
-            num_lines, has_surplus = 0, False
-            for content in _read_lines(cast(BinaryIO, file), budget // LINE_EXPANSION, path):
-                part = parse_lines(Lines(path, content, num_lines + 2), sizes)
-                num_kept = max(0, sizes.samples - num_lines)
-                num_lines += len(part.labels_per_line)
-                surplus = part.labels_per_line[num_kept:] + part.columns_per_line[num_kept:]
-                has_surplus |= bool(surplus.any())  # blank lines at the end are no samples
-                per_line = {name: getattr(part, name)[:num_kept] for name in ("labels_per_line", "columns_per_line")}
-                if not has_surplus:
-                    yield sizes, part._replace(**per_line)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a complete gzip file. Got: {error}.") from error
-    if num_lines < sizes.samples or has_surplus:
-        raise ValueError(
-            f"{path} must have {sizes.samples} samples, as its first line says. Got {num_lines} lines "
-            "after it; the file is cut off, or its first line is wrong."
-        )
-
-
-def _read_lines(file: BinaryIO, longest: int, path: Path) -> Iterator[bytes]:
-    """Some lines at a time, each with its end, which the last one of a file may lack."""
-    block = b""
-    while more := file.read(BLOCK):
-        block, start = block + more, 0
-        # As many lines as fit into a chunk, or one that is longer; 0 where the rest of the block has no end.
-        while end := block.rfind(b"\n", start, start + CHUNK) + 1 or block.find(b"\n", start) + 1:
-            yield block[start:end]
-            start = end
-        block = block[start:]
-        if len(block) > longest:
-            raise ValueError(f"{path}: a line must have at most {longest:,} bytes. Got a longer one.")
-    if block:
-        yield block + b"\n"
 
 
 def _join(parts: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
     return np.concatenate([np.zeros(0, dtype=dtype), *parts], dtype=dtype)
-
-
-def _csr(data: npt.NDArray[Any], columns: Indices, per_line: Integers, num_columns: int) -> Any:
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(per_line)])
-    matrix = csr_array((data, columns, starts), shape=(len(per_line), num_columns))
-    matrix.sum_duplicates()
-    return matrix

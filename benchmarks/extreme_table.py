@@ -1,0 +1,135 @@
+"""Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on eight data sets.
+
+    python benchmarks/extreme_table.py own --data FOLDER                 # about an hour of one core, mostly EURLEX57K
+    python benchmarks/extreme_table.py peers --data FOLDER --peers-python /path/to/python    # as long
+
+``--sets delicious rcv1`` runs some of them; ``extreme_sets.py`` says what they are. ``--held-out`` measures on a
+fifth of the training samples instead of the test samples, and writes nothing: what settings are chosen by.
+
+Every model runs on one thread, in turn; the peers in an environment of their own (``extreme_peers.py``), once, for
+all but PLT's tree are deterministic; ours with 3 seeds. Rows replace those of the same set, model and seed in
+``results/extreme_sets.csv``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from extreme import measures
+from extreme_sets import READERS, Problem, read_problem, select_held_out
+from filelock import FileLock
+from harness import RESULTS, environment, write_rows
+from scipy.sparse import csr_matrix, save_npz
+
+from longtail import ClassPrior
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows, idf_of
+
+ROWS = "extreme_sets"
+PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear", "one-vs-rest")
+PLACES, NUM_SEEDS = 50, 3
+MODELS: dict[str, dict[str, Any]] = {
+    "ours, defaults": {},
+    "ours, four networks for precision": {"emphasis": "precision", "n_estimators": 4},
+}
+"""Settings of ExtremeClassifier."""
+
+
+def run_own(settings: dict[str, Any], problem: Problem, seed: int) -> dict[str, Any]:
+    """Train and predict with ExtremeClassifier."""
+    start, start_cpu = time.perf_counter(), time.process_time()
+    model = ExtremeClassifier(**settings, random_state=seed).fit(problem.features, problem.labels)
+    trained, trained_cpu = time.perf_counter(), time.process_time()
+    ranked = model.predict_topk(problem.test_features, min(PLACES, problem.labels.shape[1]))
+    run = {"ranked": ranked, "train_s": trained - start, "train_cpu_s": trained_cpu - start_cpu}
+    run |= {"predict_s": time.perf_counter() - trained, "predict_cpu_s": time.process_time() - trained_cpu}
+    return run | {"model_mb": sum(value.nbytes for value in model.model_.state_dict().values()) / 1e6}
+
+
+def run_peer(python: str, peer: str, problem: Problem) -> dict[str, Any]:
+    """Train and predict with a peer, in its own environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(problem)
+        labels = problem.labels.astype(np.float32)
+        for name, matrix in (("X", prepared.features), ("Y", labels), ("test", prepared.test_features)):
+            save_npz(Path(folder, f"{name}.npz"), csr_matrix(matrix))
+        command = [python, str(Path(__file__).with_name("extreme_peers.py")), folder, peer, "1"]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | threads)
+        if done.returncode:
+            raise RuntimeError(f"{peer} failed:\n{done.stderr[-2000:]}")
+        run: dict[str, Any] = json.loads(Path(folder, "times.json").read_text())
+        return run | {"ranked": np.load(Path(folder, "ranked.npy"))}
+
+
+def prepare(problem: Problem) -> Problem:
+    """Features as ExtremeClassifier prepares them by default, and in rows of length 1, which all peers want."""
+    counts = problem.features
+    idf = idf_of(count_rows(counts), counts.shape[0]) if are_counts(counts) else None
+    scaling = FeatureScaling(idf, normalizes_rows=True)
+    features, test = (scaling.apply(part.astype(np.float32)) for part in (counts, problem.test_features))
+    return problem._replace(features=features, test_features=test)
+
+
+def make_row(name: str, model: str, seed: int, run: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """What the results file keeps of a run."""
+    prior = ClassPrior.from_indicator(problem.labels)
+    times = {key: round(run[key], 3) for key in ("train_s", "train_cpu_s", "predict_s", "predict_cpu_s", "model_mb")}
+    row = {"set": name, "model": model, "seed": seed} | measures(run["ranked"], problem.test_labels, prior) | times
+    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    return row | environment()
+
+
+def keep_rows(rows: list[dict[str, Any]]) -> None:
+    """Replace the rows of the same set, model and seed."""
+    path = RESULTS / f"{ROWS}.csv"
+    with FileLock(Path(tempfile.gettempdir(), f"{ROWS}.lock")):  # ours and the peers may run side by side
+        old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
+        keys = ("set", "model", "seed")
+        kept = {tuple(str(row[key]) for key in keys): row for row in [*old, *rows]}
+        write_rows(ROWS, [kept[key] for key in sorted(kept)])
+
+
+def main() -> None:
+    """Run the part asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=["own", "peers"])
+    parser.add_argument("--data", type=Path, help="folder with the data; default: LONGTAIL_DATA")
+    parser.add_argument("--sets", nargs="+", choices=list(READERS), default=list(READERS))
+    parser.add_argument("--models", nargs="+", help="default: all of ours, or all peers")
+    parser.add_argument("--peers-python", default=sys.executable)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(NUM_SEEDS)))
+    parser.add_argument("--held-out", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.part is None:
+        print(__doc__)
+        return
+    torch.set_num_threads(1)
+    for name in arguments.sets:
+        problem = read_problem(name, arguments.data)
+        if arguments.held_out:
+            problem = select_held_out(problem, 0.2, seed=1)
+        if arguments.part == "peers":
+            runs = ((peer, 0, run_peer(arguments.peers_python, peer, problem)) for peer in arguments.models or PEERS)
+        else:
+            names, seeds = arguments.models or MODELS, arguments.seeds
+            runs = ((model, seed, run_own(MODELS[model], problem, seed)) for model in names for seed in seeds)
+        for model, seed, run in runs:
+            row = make_row(name, model, seed, run, problem)
+            if not arguments.held_out:
+                keep_rows([row])
+
+
+if __name__ == "__main__":
+    main()

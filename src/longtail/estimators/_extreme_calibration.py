@@ -1,0 +1,71 @@
+"""Probabilities of ExtremeClassifier: a softmax for one label per sample, a calibrated sigmoid for any number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from longtail.estimators._extreme_network import Network, row_chunks
+
+__all__ = ["LOOKED_AT", "Calibration", "calibrate", "compute_probabilities", "log_shares"]
+
+LOOKED_AT = 1000
+"""Samples that a calibration looks at."""
+PLACES = 50
+"""The best labels of each that it looks at; what comes after them is no label, surely enough."""
+
+
+class Calibration(NamedTuple):
+    """P(y | x) = share[y] where samples have one label, or sigmoid(slope log share[y] + offset)."""
+
+    slope: float
+    offset: float
+    is_single: bool
+
+
+@torch.no_grad()
+def log_shares(network: Network, features: Any, shift: Tensor) -> Iterator[Tensor]:
+    """Some rows [n, C] of log softmax(f + shift) at a time; ``shift`` [C] takes the margin of training back."""
+    for rows in row_chunks(network, features):
+        yield (network.logits(rows, network.embed(rows)) + shift.to(network.weight)).log_softmax(dim=1)
+
+
+def calibrate(network: Network, features: Any, labels: Any, shift: Tensor, is_single: bool) -> Calibration:
+    """Fit slope and offset on samples [N, D] with CSR labels, of which the first some are looked at."""
+    if is_single or features.shape[0] == 0:
+        return Calibration(1.0, 0.0, is_single)
+    scores, hits, start = [], [], 0
+    for part in log_shares(network, features[:LOOKED_AT], shift):
+        best = part.topk(min(PLACES, part.shape[1]), dim=1)
+        truth = torch.from_numpy(labels[start : start + len(part)].toarray())
+        scores.append(best.values.flatten().cpu().numpy())
+        hits.append(truth.gather(1, best.indices.cpu()).flatten().numpy())
+        start += len(part)
+    is_hit = np.concatenate(hits)
+    if is_hit.all() or not is_hit.any():
+        return Calibration(1.0, 0.0, is_single)
+    fitted = LogisticRegression(C=1e4).fit(np.concatenate(scores)[:, None], is_hit)
+    return Calibration(float(fitted.coef_[0, 0]), float(fitted.intercept_[0]), is_single)
+
+
+def compute_probabilities(
+    network: Network, features: Any, columns: npt.NDArray[np.int64], shift: Tensor, calibration: Calibration
+) -> npt.NDArray[np.float32]:
+    """[N, K] probabilities of these labels."""
+    parts = [
+        _probabilities(part[:, torch.from_numpy(columns)], calibration).cpu().numpy()
+        for part in log_shares(network, features, shift)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, len(columns)), dtype=np.float32)
+
+
+def _probabilities(shares: Tensor, calibration: Calibration) -> Tensor:
+    if calibration.is_single:
+        return shares.exp()
+    return (calibration.slope * shares + calibration.offset).sigmoid()

@@ -1,0 +1,147 @@
+"""Labels of ExtremeClassifier: whatever holds them -> sparse rows of bool, and the names that they came with."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from sklearn.utils.validation import check_array
+
+from longtail._core.labels import indicator_rows
+from longtail.estimators._extreme_network import is_sparse
+
+__all__ = ["Labels", "as_names", "find_columns", "read_labels"]
+
+Names = npt.NDArray[Any]
+
+
+class Labels(NamedTuple):
+    """The labels of some samples."""
+
+    rows: Any
+    """[N, C] CSR of bool."""
+    names: Names
+    """[C] what the labels are called: 0..C-1 where ``y`` has no other names."""
+    is_single: bool
+    """Whether ``y`` had one label per sample by its form."""
+
+
+def read_labels(y: Any, num_samples: int, names: Names | None = None) -> Labels:
+    """The labels in what ``fit`` and ``score`` take; ``names`` are those of training, once there was."""
+    found = _read(y, names)
+    if found.rows.shape[0] != num_samples:
+        raise ValueError(f"X and y must have one length. Got {num_samples} and {found.rows.shape[0]}.")
+    if names is None and (found.rows.shape[1] < 2 or found.rows.nnz == 0):
+        raise ValueError(
+            f"y must have two labels or more, and samples that have one. Got {found.rows.shape[1]} labels "
+            f"and {found.rows.nnz} positives."
+        )
+    if names is not None and found.rows.shape[1] != len(names):
+        raise ValueError(f"y must have the {len(names)} labels of training. Got {found.rows.shape[1]}.")
+    return found
+
+
+def as_names(classes: Any) -> Names | None:
+    """The names of all labels from their number, or from themselves; None where none are given."""
+    if classes is None:
+        return None
+    return np.arange(int(classes)) if np.ndim(classes) == 0 else np.asarray(classes)
+
+
+def find_columns(labels: Any, names: Names) -> npt.NDArray[np.int64]:
+    """[K] the columns of some labels."""
+    columns, _ = _encode(np.asarray(labels).reshape(-1), names)
+    return columns.astype(np.int64)
+
+
+def _read(y: Any, names: Names | None) -> Labels:
+    if is_sparse(y):
+        return _with_numbers(indicator_rows(y, "y"), False)
+    columns = _column_names(y)
+    values = y.to_numpy() if hasattr(y, "to_numpy") else y  # a table or series of pandas or polars
+    if _holds_collections(values):
+        return _join_collections(values, names)
+    if np.ndim(values) == 1:
+        return _one_hot(np.asarray(values), names)
+    rows = indicator_rows(check_array(values, dtype=None, input_name="y"), "y")
+    if columns is None or len(columns) != rows.shape[1]:
+        return _with_numbers(rows, False)
+    if names is not None and list(columns) != list(names):
+        raise ValueError(f"y must have the columns of training. Got {list(columns)[:5]}, not {list(names)[:5]}.")
+    return Labels(rows, columns, False)
+
+
+def _column_names(y: Any) -> Names | None:
+    columns = getattr(y, "columns", None)
+    if columns is None or not all(isinstance(column, str) for column in columns):
+        return None
+    return np.asarray(list(columns))
+
+
+def _holds_collections(values: Any) -> bool:
+    """Whether this is one collection of labels per sample, rather than rows of zeros and ones."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return False
+    if hasattr(values, "__len__") and len(values) and all(isinstance(item, set | frozenset) for item in values):
+        return True
+    if not all(isinstance(item, list | tuple | set | frozenset | np.ndarray) for item in values):
+        return False
+    lengths = {len(item) for item in values}
+    # Lists of one length are a matrix, as everywhere, unless they hold words.
+    return len(lengths) > 1 or any(isinstance(label, str) for item in values for label in item)
+
+
+def _join_collections(values: Any, names: Names | None) -> Labels:
+    parts = [list(item) for item in values]
+    flat = list(chain.from_iterable(parts))
+    kinds = {isinstance(label, str) for label in flat}
+    if len(kinds) > 1:
+        raise ValueError("y must have names or whole numbers as labels. Got both.")
+    lengths = np.array([len(part) for part in parts], dtype=np.int64)
+    columns, names = _encode(np.asarray(flat if flat else np.zeros(0, dtype=np.int64)), names)
+    places = np.concatenate([[0], lengths.cumsum()])
+    rows = csr_array((np.ones(len(columns), dtype=np.int64), columns, places), shape=(len(parts), len(names)))
+    rows.sum_duplicates()
+    return Labels(rows.astype(np.bool_), names, False)
+
+
+def _one_hot(values: Names, names: Names | None) -> Labels:
+    columns, names = _encode(values, names)
+    ones = np.ones(len(columns), dtype=np.bool_)
+    rows = csr_array((ones, columns, np.arange(len(columns) + 1)), shape=(len(columns), len(names)))
+    return Labels(rows, names, True)
+
+
+def _encode(values: Names, names: Names | None) -> tuple[Names, Names]:
+    """Each label's column, and the names of all columns."""
+    if values.dtype.kind in "iu":
+        return values, _check_numbers(values, names)
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(
+            "y must be zeros and ones [N, C], whole numbers or names [N], or a collection of these per sample. "
+            f"Got {values.dtype} [{len(values)}]."
+        )
+    texts = values.astype(np.str_)
+    if names is None:
+        names, columns = np.unique(texts, return_inverse=True)
+        return columns, names
+    column_of = {str(name): column for column, name in enumerate(names)}
+    unknown = sorted(set(texts.tolist()) - set(column_of))
+    if unknown:
+        raise ValueError(f"y must have labels of training. Got {unknown[0]!r}.")
+    return np.array([column_of[text] for text in texts.tolist()], dtype=np.int64), names
+
+
+def _check_numbers(values: Names, names: Names | None) -> Names:
+    size = int(values.max(initial=0)) + 1 if names is None else len(names)
+    if values.size and not (values.min() >= 0 and values.max() < size):
+        wanted = "at least 0" if names is None else f"in 0..{size - 1}"
+        raise ValueError(f"y must be {wanted}. Got {values.min() if values.min() < 0 else values.max()}.")
+    return np.arange(size) if names is None else names
+
+
+def _with_numbers(rows: Any, is_single: bool) -> Labels:
+    return Labels(rows, np.arange(rows.shape[1]), is_single)

@@ -1,0 +1,71 @@
+"""The objective of ExtremeClassifier, from its parameters and the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from longtail.estimators._extreme_labels import find_columns
+from longtail.estimators._extreme_losses import Criterion, DrawnNegatives, FullDecoupled, FullSoftmax
+from longtail.estimators._extreme_settings import tau_of
+from longtail.margins import logit_adjusted
+from longtail.negatives.head import SampledLinear
+from longtail.negatives.losses import CROSS_ENTROPY
+from longtail.negatives.weightings import targeting
+from longtail.prior import ClassPrior
+
+__all__ = ["initial_bias", "make_criterion"]
+
+
+def make_criterion(model: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Criterion:
+    """What the parameters of an estimator ask for, with labels of these names and counts."""
+    builder = partial(logit_adjusted, tau=tau_of(model.emphasis)) if model.margins is None else model.margins
+    margins, class_weights = builder(prior), _read_class_weights(model.class_weights, prior, names)
+    class_weights = None if class_weights is None else class_weights.to(model.device)
+    if model.distribution is None:
+        margins = margins.to(model.device, torch.float32)
+        if model.loss is CROSS_ENTROPY:
+            return FullSoftmax(margins, class_weights, model.excludes_other_labels)
+        return FullDecoupled(model.loss, margins, class_weights, model.excludes_other_labels)
+    weighting = targeting(margins) if model.weighting is None else model.weighting
+    with torch.random.fork_rng(devices=[]):  # the network has vectors of its own
+        head = SampledLinear(
+            1,
+            prior.num_classes,
+            model.distribution(prior),
+            weighting,
+            model.num_negatives,
+            loss=model.loss,
+            scale=model.scale,
+            excludes_other_labels=model.excludes_other_labels,
+        )
+    return DrawnNegatives(head, class_weights)
+
+
+def initial_bias(prior: ClassPrior, criterion: Criterion) -> Tensor:
+    """[C] the best logits for a sample about which nothing is known."""
+    known = prior.log_probs - criterion.implied_margins(prior).negative
+    return known - known.mean()
+
+
+def _read_class_weights(given: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Tensor | None:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        found = np.ones(len(names), dtype=np.float32)
+        found[find_columns(list(given), names)] = list(given.values())
+    else:
+        found = given(prior) if callable(given) else given
+    weights = torch.as_tensor(found, dtype=torch.float32)
+    if weights.shape != (len(names),) or not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise ValueError(
+            f"class_weights must be {len(names)} finite numbers of at least 0. Got {tuple(weights.shape)}, "
+            f"from {float(weights.min())} to {float(weights.max())}."
+        )
+    return weights

@@ -1,0 +1,79 @@
+"""What ExtremeClassifier takes where a setting is left open: from the shape of the data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from longtail.estimators._extreme_training import TrainingSettings
+
+__all__ = ["EMPHASES", "MANY_SAMPLES", "DataShape", "choose_settings", "NetworkSettings", "choose_network", "tau_of"]
+
+EMPHASES = {"precision": 0.0, "balanced": 0.2, "tail": 0.5}
+"""tau of the logit-adjusted margin, by what is to be emphasized."""
+
+
+class DataShape(NamedTuple):
+    """What the choice of settings looks at."""
+
+    num_samples: int
+    """Samples to train on, those that have labels."""
+    num_features: int
+    num_labels: int
+    is_sparse: bool
+
+
+def tau_of(emphasis: str | float) -> float:
+    """The strength of the margin."""
+    return EMPHASES[emphasis] if isinstance(emphasis, str) else float(emphasis)
+
+
+class NetworkSettings(NamedTuple):
+    """What a network is made with."""
+
+    hidden_size: int
+    n_estimators: int
+    hidden_start: float
+    """Standard deviation of hidden values at the start."""
+
+
+def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
+    """One wide network for many samples; for few of them, several narrow ones, which cost as much.
+
+    With many features most are rare, and what the start gives to rare ones is noise that training does not remove.
+    """
+    has_many = shape.num_samples >= MANY_SAMPLES
+    is_rare = shape.is_sparse and shape.num_features >= MANY_FEATURES and model.uses_layerwise_rate
+    return NetworkSettings(
+        model.hidden_size or (1024 if has_many else 256),
+        model.n_estimators or (1 if has_many or model.scale is not None else 4),
+        0.03 if is_rare else 0.3,
+    )
+
+
+def choose_settings(model: Any, shape: DataShape) -> TrainingSettings:
+    """The training settings of an estimator, with what is None in them chosen."""
+    has_many = shape.num_samples >= MANY_SAMPLES
+    return TrainingSettings(
+        epochs=model.epochs or (15 if has_many else 10),
+        batch_size=model.batch_size or (256 if has_many else min(64, max(8, shape.num_samples // 32))),
+        learning_rate=model.learning_rate or 3e-3,
+        feature_rate=FEATURE_RATE if model.uses_layerwise_rate else None,
+        weight_decay=model.weight_decay,
+        dropout=(0.7 if has_many else 0.5) if model.dropout is None else model.dropout,
+        uses_bfloat16=bool(model.uses_bfloat16),
+        n_iter_no_change=model.n_iter_no_change,
+        verbose=model.verbose,
+        device=model.device,
+    )
+
+
+MANY_SAMPLES = 10_000
+"""From as many on, more hidden units gain, with more dropout; below it, small batches do."""
+
+
+MANY_FEATURES = 2_000
+"""From as many on, most are rare."""
+
+
+FEATURE_RATE = 3.0
+"""How many times as fast vectors of sparse features learn as the rest."""

@@ -1,0 +1,239 @@
+"""Samples of ExtremeClassifier in files that need not fit into memory: read in chunks, shuffled in a buffer."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import csr_array, vstack
+
+from longtail._core.labels import IntArray
+from longtail._core.memory import memory_budget
+from longtail._core.sparse_parts import make_csr, parse_parts
+from longtail.estimators._extreme_data import LabelBatch, make_batch
+from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows
+
+__all__ = [
+    "Chunk",
+    "Statistics",
+    "Stream",
+    "StreamedSamples",
+    "is_path",
+    "open_stream",
+    "read_statistics",
+    "take_first",
+]
+
+
+class Chunk(NamedTuple):
+    """Some samples that follow each other in a file."""
+
+    features: Any
+    """[n, D] CSR of float32."""
+    labels: Any
+    """[n, C] CSR of bool."""
+
+
+class Stream(Protocol):
+    """A file, or several, that can be read again and again."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All samples, some at a time."""
+
+
+def is_path(X: Any) -> bool:
+    """Whether features are given as a file."""
+    return isinstance(X, str | os.PathLike)
+
+
+def open_stream(path: Any) -> Stream:
+    """The samples of a text file as of the extreme-classification repository, or of Parquet, a file or a folder."""
+    path = Path(path)
+    if path.is_dir():
+        parts = sorted(path.glob("*.parquet"))
+        if not parts:
+            raise ValueError(f"{path} must have files that end with .parquet. Got none.")
+        return _ParquetStream(parts)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} must be a file of samples, or a folder of Parquet files. It does not exist.")
+    return _ParquetStream([path]) if path.suffix == ".parquet" else _TextStream(path)
+
+
+class Statistics(NamedTuple):
+    """What one pass over a stream finds."""
+
+    num_samples: int
+    num_labeled: int
+    """Samples that have labels."""
+    label_counts: IntArray
+    """[C]."""
+    rows_with: IntArray
+    """[D] in how many samples each feature is not 0."""
+    are_counts: bool
+    square: float
+    """Mean over samples of the squared length."""
+
+
+def read_statistics(stream: Stream) -> Statistics:
+    """One pass over all samples."""
+    num_samples = num_labeled = 0
+    label_counts = rows_with = np.zeros(0, dtype=np.int64)
+    total, is_whole, is_beyond_one = 0.0, True, False
+    for features, labels in stream.chunks():
+        num_samples += features.shape[0]
+        num_labeled += int(np.count_nonzero(np.diff(labels.indptr)))
+        label_counts = _add(label_counts, np.bincount(labels.indices, minlength=labels.shape[1]))
+        rows_with = _add(rows_with, count_rows(features))
+        total += float(np.square(features.data, dtype=np.float64).sum())
+        is_beyond_one = is_beyond_one or are_counts(features)
+        is_whole = is_whole and bool((features.data >= 0).all() and (features.data == np.round(features.data)).all())
+    square = total / num_samples if total else 1.0
+    return Statistics(num_samples, num_labeled, label_counts, rows_with, is_whole and is_beyond_one, square)
+
+
+def take_first(stream: Stream, num_samples: int) -> Chunk:
+    """The first samples of a stream that have labels, at most so many."""
+    parts: list[Chunk] = []
+    for chunk in stream.chunks():
+        parts.append(_select(chunk, np.flatnonzero(np.diff(chunk.labels.indptr))))
+        if sum(part.features.shape[0] for part in parts) >= num_samples:
+            break
+    return _select(_join(parts), np.arange(num_samples))
+
+
+class StreamedSamples(NamedTuple):
+    """The samples of a stream as batches: what the first pass found says how many."""
+
+    stream: Stream
+    scaling: FeatureScaling
+    num_samples: int
+    """Samples that have labels and are trained on."""
+    num_skipped: int
+    """Of those that have labels, how many at the start are held out."""
+    buffer_size: int
+    """Samples that are shuffled with each other; about twice as many are in memory."""
+
+    def num_batches(self, size: int) -> int:
+        """Steps per epoch, nearly."""
+        return math.ceil(self.num_samples / size)
+
+    def batches(self, size: int, generator: torch.Generator, device: str) -> Iterator[LabelBatch]:
+        """One pass: a buffer is filled and shuffled, half of it is used, and the rest mixes with what comes next."""
+        for block in self._blocks(generator):
+            for start in range(0, block.features.shape[0], size):
+                features = self.scaling.apply(block.features[start : start + size])
+                yield make_batch(features, block.labels[start : start + size], None, device)
+
+    def _blocks(self, generator: torch.Generator) -> Iterator[Chunk]:
+        pool, held, skipped = [], 0, 0
+        for chunk in self.stream.chunks():
+            labeled = np.flatnonzero(np.diff(chunk.labels.indptr))
+            left_out = min(len(labeled), self.num_skipped - skipped)
+            skipped += left_out
+            pool.append(_select(chunk, labeled[left_out:]))
+            held += len(labeled) - left_out
+            if held >= self.buffer_size:
+                block = _shuffle(_join(pool), generator)
+                half = held // 2
+                yield _select(block, np.arange(half))
+                pool, held = [_select(block, np.arange(half, held))], held - half
+        if held:
+            yield _shuffle(_join(pool), generator)
+
+
+class _TextStream(NamedTuple):
+    path: Path
+
+    def chunks(self) -> Iterator[Chunk]:
+        for sizes, part in parse_parts(self.path, memory_budget()):
+            ones = np.ones(len(part.labels), dtype=np.bool_)
+            yield Chunk(
+                make_csr(part.values, part.columns, part.columns_per_line, sizes.features),
+                make_csr(ones, part.labels, part.labels_per_line, sizes.labels),
+            )
+
+
+class _ParquetStream:
+    """Columns: labels and features, lists of whole numbers, and values, lists of numbers as long as features.
+
+    The numbers of features and labels are those of the largest in any file.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        self.sizes: tuple[int, int] | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        if self.sizes is None:
+            self.sizes = self._find_sizes()
+        for columns in self._columns():
+            labels, features = columns["labels"], columns["features"]
+            values = np.asarray(columns["values"].flatten(), dtype=np.float32)
+            ones = np.ones(len(labels.flatten()), dtype=np.bool_)
+            yield Chunk(
+                make_csr(values, _numbers(features), _lengths(features), self.sizes[0]),
+                make_csr(ones, _numbers(labels), _lengths(labels), self.sizes[1]),
+            )
+
+    def _find_sizes(self) -> tuple[int, int]:
+        sizes = [0, 0]
+        for columns in self._columns():
+            for place, name in enumerate(("features", "labels")):
+                numbers = _numbers(columns[name])
+                if numbers.size and numbers.min() < 0:
+                    raise ValueError(f"{name} must be at least 0. Got {numbers.min()}.")
+                sizes[place] = max(sizes[place], int(numbers.max(initial=-1)) + 1)
+            if not np.array_equal(_lengths(columns["features"]), _lengths(columns["values"])):
+                raise ValueError("features and values must have one length in every row. Got others.")
+        return sizes[0], sizes[1]
+
+    def _columns(self) -> Iterator[dict[str, Any]]:
+        from pyarrow import parquet
+
+        for path in self.paths:
+            with parquet.ParquetFile(path) as file:
+                missing = {"labels", "features", "values"} - set(file.schema_arrow.names)
+                if missing:
+                    raise ValueError(f"{path} must have columns labels, features and values. It lacks {missing}.")
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=["labels", "features", "values"]):
+                    columns = {name: batch.column(name) for name in ("labels", "features", "values")}
+                    if any(column.null_count for column in columns.values()):
+                        raise ValueError(f"{path} must have a list in every row, if an empty one. Got null.")
+                    yield columns
+
+
+def _numbers(column: Any) -> npt.NDArray[np.int64]:
+    return np.asarray(column.flatten(), dtype=np.int64)
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    return np.asarray(column.value_lengths(), dtype=np.int64)
+
+
+def _select(chunk: Chunk, rows: npt.NDArray[Any]) -> Chunk:
+    rows = rows[: chunk.features.shape[0]]
+    return Chunk(chunk.features[rows], chunk.labels[rows])
+
+
+def _join(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    return Chunk(*(csr_array(vstack(parts, format="csr")) for parts in zip(*chunks, strict=True)))
+
+
+def _shuffle(chunk: Chunk, generator: torch.Generator) -> Chunk:
+    return _select(chunk, torch.randperm(chunk.features.shape[0], generator=generator).numpy())
+
+
+def _add(total: IntArray, part: npt.NDArray[Any]) -> IntArray:
+    return part.astype(np.int64) if not len(total) else total + part
+
+
+ROWS_AT_ONCE = 4096
+"""Rows of a Parquet file to read at a time."""
