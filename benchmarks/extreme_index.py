@@ -129,7 +129,9 @@ def main() -> None:
     """Run the part asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=["choose", "large"])
-    part = parser.parse_args().part
+    parser.add_argument("--bits", type=int, nargs="+", default=[32, 16, 8])
+    arguments = parser.parse_args()
+    part, bits = arguments.part, arguments.bits
     if part is None:
         print(__doc__)
         return
@@ -141,10 +143,11 @@ def main() -> None:
     if part == "choose":
         rows = measure_own(vectors, queries, exact, (32,), (4, 8, 16)) + measure_others(vectors, queries, exact)
     else:
-        rows = measure_own(vectors, queries, exact, (32, 16, 8), (4, 8, 16, 32))
+        rows = measure_own(vectors, queries, exact, tuple(bits), (4, 8, 16, 32))
     path = RESULTS / "extreme_index.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-    write_rows("extreme_index", [row for row in old if row["labels"] != str(num_labels)] + rows)
+    new = {(row["index"], row["labels"]) for row in rows}
+    write_rows("extreme_index", [row for row in old if (row["index"], int(row["labels"])) not in new] + rows)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from longtail.negatives.head import TopK, best_labels
 
 __all__ = ["LabelIndex"]
 
-LISTS_PER_ROOT = 2
+LISTS_PER_ROOT = 8
 """Lists per square root of the number of labels, where their number is not given."""
-TRAINED_ON_PER_LIST = 64
+TRAINED_ON_PER_LIST = 32
 """Vectors per list that the lists are found from."""
+ROUNDS = 6
+"""Of k-means."""
 BITS = (8, 16, 32)
 """How many a number may be stored in."""
 
@@ -33,7 +35,7 @@ class LabelIndex:
 
     Args:
         vectors: [C, D] class vectors, such as ``SampledLinear.weight``.
-        num_lists: groups; default: twice the square root of C.
+        num_lists: groups; default: eight times the square root of C.
         num_probes: groups to look at for a query. More find more, and take longer: ``recall`` says what they find.
         num_bits: 32, 16 or 8 for a number: float32, float16 or int8. What is stored is all that stays in memory.
         seed: of k-means.
@@ -48,7 +50,7 @@ class LabelIndex:
     Special cases:
         ``SampledLinear.topk``, with num_probes = num_lists and 32 bits.
 
-    >>> index = LabelIndex(torch.randn(500, 8), num_probes=44, num_bits=32)
+    >>> index = LabelIndex(torch.randn(500, 8), num_probes=200, num_bits=32)
     >>> index.recall(torch.randn(10, 8), k=5)
     1.0
 
@@ -111,7 +113,7 @@ def _build(vectors: npt.NDArray[np.float32], num_lists: int, num_bits: int, seed
         kind = faiss.ScalarQuantizer.QT_fp16 if num_bits == 16 else faiss.ScalarQuantizer.QT_8bit
         index = faiss.IndexIVFScalarQuantizer(centers, size, num_lists, kind, product)
     index.cp.seed, index.cp.min_points_per_centroid, index.cp.spherical = seed, 1, True
-    index.cp.max_points_per_centroid = TRAINED_ON_PER_LIST
+    index.cp.max_points_per_centroid, index.cp.niter = TRAINED_ON_PER_LIST, ROUNDS
     order = np.random.default_rng(seed).permutation(len(vectors))[: TRAINED_ON_PER_LIST * num_lists]
     faiss.Clustering(size, num_lists, index.cp).train(normalize(vectors[order]), centers)
     index.train(vectors[order])  # the centers are there: what is left is the range of the numbers

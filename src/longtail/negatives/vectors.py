@@ -74,6 +74,7 @@ class VectorFile:
     >>> stored = VectorFile(f"{folder.name}/vectors.safetensors")
     >>> stored.shape, stored.rows(1, 3).tolist()[0]
     ((4, 4), [0.0, 1.0, 0.0, 0.0])
+    >>> folder.cleanup()
     """
 
     def __init__(self, path: PathLike) -> None:
