@@ -248,3 +248,21 @@ def test_results_carry_no_gradient():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_bound_of_proposition_2_is_the_sum_of_its_terms():
+    generator = torch.Generator().manual_seed(0)
+    losses, pulls = (torch.rand(7, generator=generator).double() for _ in range(2))
+    target, alpha, norm, largest, delta = torch.tensor([0, 0, 0, 0, 1, 1, 1]), torch.tensor([0.5, 0.1]), 2.0, 3.0, 0.1
+    few = average = spread = 0.0
+    for y in (0, 1):
+        own = [i for i in range(7) if target[i] == y]
+        share, n = len(own) / 7, len(own)
+        few += share / (n - 1)
+        average += share / n * sum(float(losses[i]) for i in own)
+        spread += share / n * (sum(float(pulls[i]) for i in own) / n + float(alpha[y]))
+    wanted = 7 * largest * math.log(2 / delta) / 3 * few + average + norm * math.sqrt(math.log(2 / delta) * spread)
+    found = diagnostics.generalization_bound(losses, pulls, target, alpha, norm, largest, delta)
+    assert found == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(ValueError, match="two samples or more"):
+        diagnostics.generalization_bound(losses, pulls, torch.zeros(7, dtype=torch.int64), alpha, norm, largest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from longtail.lab.reproduce import logit_adjustment
+from longtail.lab.reproduce import balms, elm, logit_adjustment, plm, sampled_training
 from longtail.lab.reproduce.ledger import read_lines
 from longtail.lab.reproduce.paper_tables import summarize_table, to_markdown
 from longtail.lab.reproduce.study import PaperTable
@@ -12,6 +12,10 @@ from site_pages.markdown import fenced
 
 PAPER_TABLES: dict[str, tuple[PaperTable, ...]] = {
     "logit_adjustment": logit_adjustment.TABLES,
+    "elm": elm.TABLES,
+    "balms": balms.TABLES,
+    "plm": plm.TABLES,
+    "sampling_bias": sampled_training.TABLES,
 }
 """Folder of rows -> the tables of its paper."""
 
@@ -20,7 +24,8 @@ def paper_tables(folder: Path) -> str:
     """The tables of a paper, one file of rows after the other; the command that makes them, where there are none."""
     files = sorted(path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
     if not files:
-        command = f"longtail reproduce {folder.name.replace('_', '-')} --record benchmarks/results/quality"
+        name = folder.name.replace("_", "-")
+        command = f"longtail reproduce {name} --data cifar100 --fast --record benchmarks/results/quality"
         return f"There are no rows yet. To make them:\n\n{fenced(command, 'bash')}"
     return "\n\n".join(f"### {path.stem}\n\n{_write_file(path)}" for path in files)
 

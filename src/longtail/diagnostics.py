@@ -21,6 +21,7 @@ __all__ = [
     "class_mean_distance",
     "class_variances",
     "cumulative_share",
+    "generalization_bound",
     "intraclass_distances",
     "logit_margins",
     "max_intraclass_distances",
@@ -263,6 +264,54 @@ def variance_bounds(pulls: Tensor, target: Tensor, margin: Tensor) -> Tensor:
     sums = counts.new_zeros(len(margin)).index_add_(0, index, pulls.detach().double())
     slack = sums / counts + margin.to(counts) - (counts - 1).clamp_min(1).log()
     return (counts - 1) / (2 * counts) * slack
+
+
+def generalization_bound(
+    losses: Tensor,
+    pulls: Tensor,
+    target: Tensor,
+    margin: Tensor,
+    weight_norm: float,
+    largest_loss: float,
+    delta: float = 0.05,
+) -> float:
+    """What Proposition 2 of ELM says the expected loss of a binary linear classifier of embeddings can be at most.
+
+    Formula:
+        (7/3) B ln(2/delta) sum_y P(y) / (n[y] - 1) + sum_y P(y) mean_{x of class y} loss(x)
+        + ||w|| sqrt(ln(2/delta) sum_y P(y) / n[y] * (mean_{x of class y} pull(x) + alpha[y]))
+
+    Args:
+        losses: [N] logistic losses with their margin, of training samples.
+        pulls: [N] values of ``pull``, where every sample was pulled by all others of its class.
+        target: [N] class indices, 0 or 1; P(y) is their share.
+        margin: [2] alpha, that of the pull.
+        weight_norm: ||w||, of the difference of the two class vectors.
+        largest_loss: B, what no loss exceeds.
+        delta: the bound holds with probability 1 - delta.
+
+    Use when:
+        It is to be seen whether a smaller pull buys a smaller bound, and what of it is the pull's.
+
+    >>> zeros, target = torch.zeros(4), torch.tensor([0, 0, 1, 1])
+    >>> round(generalization_bound(zeros, zeros, target, torch.tensor([1.0, 1.0]), 1.0, 0.0), 4)
+    1.3581
+
+    Reference:
+        Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Proposition 2.
+    """
+    counts = torch.bincount(target, minlength=2).double()
+    if len(counts) != 2 or counts.min() < 2:
+        raise ValueError(f"target must have two classes with two samples or more. Got counts {counts.tolist()}.")
+    share = counts / counts.sum()
+
+    def average(values: Tensor) -> Tensor:
+        return counts.new_zeros(2).index_add_(0, target, values.detach().double()) / counts
+
+    surprise = math.log(2 / delta)
+    spread = (share / counts * (average(pulls) + margin.to(counts))).sum()
+    few = 7 / 3 * largest_loss * surprise * (share / (counts - 1)).sum()
+    return float(few + (share * average(losses)).sum() + weight_norm * (surprise * spread).sqrt())
 
 
 def _class_rows(target: Tensor) -> Iterator[Tensor]:

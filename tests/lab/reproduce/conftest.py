@@ -2,7 +2,7 @@
 
 import pytest
 
-from longtail.lab.training.comparison import Failure
+from longtail.lab.training.comparison import Failure, take_over
 from longtail.lab.training.loop import train
 
 
@@ -20,6 +20,9 @@ def run_here():
         for job in jobs:
             watch([job])
             try:
+                if job.needs is not None:
+                    job.folder.mkdir(parents=True)
+                    take_over(job.needs, job.folder, job.recipe)
                 yield train(job.recipe, job.folder, show_progress=False)
             except FloatingPointError as error:
                 yield Failure(job, str(error))

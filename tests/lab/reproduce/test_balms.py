@@ -1,35 +1,14 @@
-"""Learned rates and decision surfaces of the Balanced Meta-Softmax supplement, on less training."""
-
-import csv
-import json
+"""The tables of Balanced Meta-Softmax, learned rates, and decision surfaces, on less training."""
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from longtail.lab.cli.app import app
 from longtail.lab.reproduce import balms
-from longtail.lab.training.recipe import find_recipe, load_recipe
+from longtail.lab.reproduce.study import choose_recipe
+from longtail.lab.reproduce.trials import plan_trials, run_study
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-SETTINGS = ["train.epochs=40", "train.batch_size=16"]
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    return load_recipe(find_recipe("digits_balms"), SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def runs(recipe, folder, make_all):
-    return make_all(balms.plan_rows(recipe, folder, [0]))
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +16,88 @@ def heads():
     return balms.descend((10, 1_000, 30_000))
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, run_here):
+    """The runs of Figure 1 and of one cell, and what they take over."""
+    folder = tmp_path_factory.mktemp("runs")
+    options = balms.Options(
+        epochs=40,
+        seeds=1,
+        runs=str(folder / "runs"),
+        settings=("train.batch_size=16",),
+        rows="Softmax with learned rates,Balanced softmax with learned rates,Balanced softmax features; softmax head",
+    )
+    made = {}
+
+    def keep(jobs, workers, watch):
+        for run in run_here(jobs, workers, watch):
+            made[run.path.parent.name] = run
+            yield run
+
+    outcome = run_study(balms.build_study(options), options, folder / "out", lambda *words: None, keep)
+    return made, outcome, folder
+
+
 def test_balanced_softmax_leaves_the_sampler_less_to_do(runs):
-    softmax, balanced = (balms.average_variance(runs, loss) for loss in ("Softmax", "Balanced softmax"))
+    made, outcome, _ = runs
+    assert not outcome.missing
+    learned = {name: run for name, run in made.items() if "balanced_meta" in name}
+    variances = {name: balms.measure_accuracy(run)["rate_variance"] for name, run in learned.items()}
+    balanced, softmax = (variances[name] for name in sorted(variances, key=lambda name: "tau=0" in name))
     assert softmax > 2 * balanced > 0
 
 
 def test_softmax_asks_for_rare_classes(runs):
-    rates = np.array(runs[0].rates[-1])
-    assert runs[0].counts == tuple(sorted(runs[0].counts, reverse=True))
-    assert rates[:3].max() < 0.25 < 0.5 < rates[-2:].min()
-    assert runs[0].variance == pytest.approx(rates.var())
+    made, *_ = runs
+    run = next(run for name, run in made.items() if "tau=0.0" in name and "balanced_meta" in name)
+    rates = [point.y for point in balms.locate_rates(run)]
+    assert np.mean(rates[:3]) < 0.25 < 0.5 < np.mean(rates[-2:])
+
+
+def test_heads_take_over_the_features_that_they_name(runs):
+    made, *_ = runs
+    cell = next(run for name, run in made.items() if "decoupled" in name)
+    base = made["logit_adjusted"]
+    assert cell.path.parent.name.startswith("logit_adjusted+decoupled(feature_tau=1.0")
+    assert cell.history[: len(base.history)] == base.history
+    assert cell.history[-1]["phase"] == 1
+    assert len(cell.history) == 2 * len(base.history)
+    assert set(made) >= {"cross_entropy", "logit_adjusted"}
+    assert "class_balanced_sampling" not in made
+
+
+def test_nine_cells_come_from_three_trainings(tmp_path):
+    options = balms.Options(data="cifar10", ratio=200)
+    study = balms.build_study(options)
+    cells = [entry for entry in study.entries if entry.table == "Table 3"]
+    assert [entry.reported["accuracy"] for entry in cells] == [
+        69.53,
+        57.06,
+        65.75,
+        76.59,
+        63.96,
+        75.35,
+        78.53,
+        68.24,
+        77.04,
+    ]
+    trials = plan_trials(cells, choose_recipe(options), [0], tmp_path)
+    assert sum(trial.job.needs is None for trial in trials) == 3
+    assert len(trials) == 12
+    head = next(trial.job.recipe.train for trial in trials if trial.job.needs is not None)
+    assert (head.head_learning_rate, head.head_batch_size) == (0.1, 512)
+    assert head.batch_size == 128
+
+
+def test_published_numbers_are_of_their_data_and_ratio():
+    def reported(**options):
+        entries = balms.build_study(balms.Options(**options)).entries
+        return {entry.name: entry.reported for entry in entries if entry.reported}
+
+    assert reported(data="cifar100", ratio=10)["BALMS"] == {"accuracy": 63.0}
+    assert reported(data="cifar100", ratio=200)["Softmax with learned rates"] == {"rate_variance": 0.13}
+    assert "LDAM-DRW" not in reported(data="cifar10", ratio=200)
+    assert reported(data="cifar10", profile="step") == {}
 
 
 def gradient_descent(setup, iterations):
@@ -88,38 +139,8 @@ def test_every_point_is_classified_right_in_the_end(heads):
         assert (inputs @ list(found.values())[-1].T).argmax(1).tolist() == [0, 1, 2]
 
 
-def test_results_are_written(runs, heads, recipe, tmp_path):
-    written = balms.write_results(runs, heads, recipe, tmp_path)
-    assert [path.name for path in written] == ["results.json", "picture.html"]
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["rate_variance"]["Softmax"] == runs[0].variance
-    page = (tmp_path / "picture.html").read_text()
-    assert "<script src=" not in page
-    assert "<link" not in page
-    assert page.count('class="plotly-graph-div"') == 3
-
-
-def test_rows_are_those_of_the_runs(recipe, folder, runs):
-    """Also that complete runs are not trained again: the folder is that of the runs."""
-    options = balms.Options(seeds=1, settings=tuple(SETTINGS))
-    outcome = balms.run(options, folder, lambda done, total: None)
-    assert [path.name for path in outcome.written] == ["rows.csv", "results.json", "picture.html"]
-    with (folder / "rows.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 40 * 10
-    assert float(rows[-1]["rate"]) == runs[1].rates[-1][-1]
-
-
-def test_the_command(tmp_path):
-    settings = ["--set", "train.epochs=1", "--set", "train.batch_size=256"]
-    result = CliRunner().invoke(app, ["reproduce", "balms", "--seeds", "1", "--output", str(tmp_path), *settings])
-    assert result.exit_code == 0, result.output
-    assert "Balanced softmax + CBS" in result.output
-    assert (tmp_path / "picture.html").is_file()
-
-
-def test_a_recipe_that_does_not_exist_is_one_line(tmp_path):
-    result = CliRunner().invoke(app, ["reproduce", "balms", "--recipe", "no_such", "--output", str(tmp_path / "x")])
-    assert result.exit_code == 2
-    assert "no_such" in result.output
-    assert not (tmp_path / "x").exists()
+def test_surfaces_are_a_page_without_a_network(heads, tmp_path):
+    (page,) = balms.write_surfaces(heads, tmp_path)
+    assert [len(row) for row in balms.tabulate_areas(heads).rows] == [4] * 4
+    assert "<script src=" not in page.read_text()
+    assert page.read_text().count('class="plotly-graph-div"') == 1

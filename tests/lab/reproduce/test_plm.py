@@ -1,103 +1,132 @@
 """The tables of the paper on partial label masking, at the smallest size that has all rows."""
 
-import csv
-import json
-
 import pytest
-from typer.testing import CliRunner
 
-from longtail.lab.cli.app import app
 from longtail.lab.reproduce import plm
-from longtail.lab.training.recipe import find_recipe, load_recipe
+from longtail.lab.reproduce.study import choose_recipe
+from longtail.lab.reproduce.trials import run_study
 from longtail.methods import get_method
 
-QUICK = [
-    "train.epochs=1",
-    "train.evaluate_every=0",
-    "data.options.test_per_class=4",
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUICK = ("data.options.test_per_class=2", "data.options.pairs_per_image=1", "train.evaluate_every=0")
+
+
+def run_quickly(folder, run_here, **changes):
+    options = plm.Options(**{"epochs": 1, "seeds": 1, "runs": str(folder / "runs"), **changes})
+    made = {}
+
+    def keep(jobs, workers, watch):
+        for run in run_here(jobs, workers, watch):
+            made[run.path.parent.name] = run
+            yield run
+
+    return run_study(plm.build_study(options), options, folder / "out", lambda *words: None, keep), made
 
 
 def test_every_row_names_a_method_and_the_published_numbers():
-    for loss in plm.LOSSES.values():
-        assert get_method(loss.method).accepts_multilabel
-        assert len(loss.reported) == len(plm.COLUMNS)
-        assert ("per_class" in get_method(loss.method).options) == loss.is_undersampled
-        assert ("rate" in get_method(loss.method).options) == loss.is_masked
+    assert plm.REPORTED.keys() == plm.MULTILABEL.keys()
+    for name, method in plm.MULTILABEL.items():
+        assert get_method(method).accepts_multilabel
+        assert len(plm.REPORTED[name]) == len(plm.COLUMNS)
+        assert ("per_class" in get_method(method).options) == ("undersampled" in name)
+        assert ("rate" in get_method(method).options) == name.startswith("PLM")
     recall = plm.COLUMNS.index("recall_rarest_3")
-    assert (plm.LOSSES["BCE"].reported[recall], plm.LOSSES["PLM (BCE)"].reported[recall]) == (51.50, 65.31)
+    assert (plm.REPORTED["BCE"][recall], plm.REPORTED["PLM (BCE)"][recall]) == (51.50, 65.31)
+    for rows in plm.CIFAR_ERRORS.values():
+        assert rows.keys() == plm.SINGLE_LABEL.keys()
+        assert all(len(errors) == len(plm.RATIOS) for pair in rows.values() for errors in pair)
 
 
-def test_masking_takes_the_settings_of_the_recipe(tmp_path, monkeypatch):
-    seen = {}
+def test_published_numbers_are_of_their_data_and_ratio():
+    def reported(**options):
+        entries = plm.build_study(plm.Options(**options)).entries
+        return {(entry.table, entry.name): entry.reported for entry in entries if entry.reported}
 
-    def train(recipe, folder, show_progress):
-        seen[recipe.method.name] = dict(recipe.method.options)
-        raise StopIteration
-
-    monkeypatch.setattr(plm, "train", train)
-    recipe = load_recipe(find_recipe("two_digits"), ["method.options.rate=0.7"])
-    monkeypatch.setattr(plm, "LOSSES", {"one": plm.LOSSES["PLM (BCE), undersampled"]})
-    (row,) = plm.plan_losses(recipe, tmp_path, [0])
-    with pytest.raises(StopIteration):
-        row.make()
-    assert seen == {"partial_label_masking_undersampled": {"rate": 0.7, "per_class": 46}}
+    found = reported(data="cifar100", ratio=200)
+    assert found == {key: found[key] for key in found if key[0] == "Table 4"}
+    assert found["Table 4", "PLM (BCE)"] == {"error": 61.37, "error_rarest": 80.79}
+    assert reported(data="cifar10")["Table 3", "CB"] == {"error": 25.43}
+    assert reported(data="cifar10")["Table 5", "rate 0.1"] == {"error": 25.08}
+    assert reported(data="cifar100")["Table 6", "initial min"] == {"error": 73.46}
+    assert reported(data="cifar10", ratio=30) == {}
 
 
-def test_the_command_writes_all_tables(tmp_path):
-    settings = [part for setting in QUICK for part in ("--set", setting)]
-    result = CliRunner().invoke(
-        app, ["reproduce", "plm", "--seeds", "1", "--output", str(tmp_path), *settings], catch_exceptions=False
-    )
-    assert result.exit_code == 0
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["table"] for row in rows} == {"1", "5", "6"}
-    assert len({row["row"] for row in rows}) == len(plm.LOSSES) + len(plm.RATES) + len(plm.INITIAL_RATIOS)
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["rate 1"]["reported"]["error"] == pytest.approx(0.2486)
-    # A rate of 1 from the data's ratio is in both tables, and so is the same run.
-    assert results["rate 1"]["values"] == results["initial data"]["values"]
-    assert "PLM (BCE), undersampled" in result.output
-    assert (tmp_path / "report.html").is_file()
+def test_masking_takes_the_settings_of_the_recipe():
+    options = plm.Options(settings=("method.options.rate=0.7", "method.options.clip=[0.0, 1.0]"))
+    last = plm.build_study(options).entries[-1]
+    recipe = last.training.build(choose_recipe(options))
+    assert recipe.method.name == "partial_label_masking_undersampled"
+    assert recipe.method.options == {"rate": 0.7, "clip": [0.0, 1.0], "per_class": 46}
 
 
-COCO = ["method.options.rate=0.1", "method.options.clip=[0.0, 1.0]"]
+def test_all_rows_of_table_1_are_made(tmp_path, run_here):
+    outcome, made = run_quickly(tmp_path, run_here, settings=QUICK)
+    assert not outcome.missing
+    assert [row[0] for row in outcome.summaries[0].rows] == list(plm.MULTILABEL)
+    run = next(run for name, run in made.items() if name.startswith("partial_label_masking("))
+    points = list(plm.locate_ratios(run, "PLM"))
+    assert {point.x for point in points} == {0, 1}
+    first = [point.y for point in points if point.x == 0]
+    assert first == sorted(first, reverse=True)
+    assert plm.measure_fit(run)["ratio_down"] == pytest.approx(first[0] / points[1].y)
 
 
-def test_every_masked_row_takes_the_settings_of_coco(tmp_path):
-    """Their last row once failed, for the undersampled variant did not know clip."""
-    recipe = load_recipe(find_recipe("two_digits"), [*QUICK, *COCO])
-    rows = plm.plan_losses(recipe, tmp_path, [0])
-    assert rows[-1].key == (1, "PLM (BCE), undersampled", 0)
-    assert rows[-1].make().values["f1"] >= 0
+def test_tables_5_and_6_share_the_run_that_both_have(tmp_path, run_here):
+    outcome, made = run_quickly(tmp_path, run_here, data="digits", tables="5,6")
+    rows = {row[0]: row[2] for summary in outcome.summaries if "paper" in summary.headings for row in summary.rows}
+    assert len(rows) == len(plm.RATES) + len(plm.INITIAL_RATIOS)
+    assert len({float(run.summary["options"]["rate"]) for run in made.values()}) == 4
+    run = next(run for run in made.values() if run.summary["options"].get("initial") == "max")
+    assert len(set(plm.find_initial_ratios(run))) == 1
+    shares = [point for point in plm.locate_probabilities(run) if point.panel == "positives of rare classes"]
+    assert sum(point.y for point in shares) == pytest.approx(1)
+    assert len(list(plm.locate_accuracies(run))) == 10
 
 
-def test_a_row_that_fails_keeps_the_others(tmp_path, monkeypatch):
-    losses = {name: plm.LOSSES[name] for name in ("BCE", "PLM (BCE)")}
-    monkeypatch.setattr(plm, "LOSSES", losses)
-    monkeypatch.setattr(plm, "RATES", {})
-    monkeypatch.setattr(plm, "INITIAL_RATIOS", {})
-    train = plm.train
+def test_errors_of_the_rarest_are_of_the_rarest(tmp_path, run_here):
+    _, made = run_quickly(tmp_path, run_here, data="digits", tables="3", rows="BCE")
+    run = made["binary_cross_entropy"]
+    found = plm.measure_rare_errors(run, 5)
+    accuracies = [point.y for point in plm.locate_accuracies(run)]
+    assert found["error_rarest"] == pytest.approx(100 - sum(accuracies[-5:]) / 5)
+    assert found["error"] == pytest.approx(100 - sum(accuracies) / 10)
 
-    def fail_once(recipe, folder, show_progress):
-        if recipe.method.name == "binary_cross_entropy":
-            raise ValueError("no such\nluck")
-        return train(recipe, folder, show_progress=show_progress)
 
-    monkeypatch.setattr(plm, "train", fail_once)
-    command = ["reproduce", "plm", "--seeds", "1", "--output", str(tmp_path)]
-    command += [part for setting in QUICK for part in ("--set", setting)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 2
-    assert "1 row failed; call again to resume. 1, BCE, 0: no such luck" in result.stderr
-    assert "PLM (BCE)" in result.stdout
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        assert {row["row"] for row in csv.DictReader(file)} == {"PLM (BCE)"}
-    assert not (tmp_path / "report.html").exists()
-    monkeypatch.setattr(plm, "train", train)
-    again = CliRunner().invoke(app, command)
-    assert again.exit_code == 0
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        assert list(dict.fromkeys(row["row"] for row in csv.DictReader(file))) == ["BCE", "PLM (BCE)"]
-    assert (tmp_path / "report.html").exists()
+def test_the_sweep_holds_rate_times_epochs():
+    options = plm.Options(data="multimnist", fast=True, tables="fit")
+    entries = plm.build_study(options).entries
+    assert len(entries) == 2 * len(plm.FIT_EPOCHS) * len(plm.FIT_DECAYS)
+    recipe = choose_recipe(options)
+    for entry in entries:
+        built = entry.training.build(recipe)
+        if entry.name.startswith("PLM"):
+            assert built.method.options["rate"] * built.train.epochs == pytest.approx(0.9, rel=1e-3)
+        assert f"decay {built.train.weight_decay:g}" in entry.name
+    assert len({entry.training.name for entry in entries}) == len(entries)
+
+
+def test_gains_are_differences_of_the_same_setting():
+    lines = [
+        {
+            "table": "fit",
+            "row": f"{name} (12 epochs, decay 0.0001)",
+            "quantity": quantity,
+            "value": value,
+            "seed": "0",
+        }
+        for name, quantity, value in (
+            ("BCE", "recall_rarest_3", "50"),
+            ("PLM", "recall_rarest_3", "60.5"),
+            ("BCE", "train_loss", "0.25"),
+            ("PLM", "ratio_up", "6.5"),
+        )
+    ]
+    (summary,) = plm.conclude_fit(lines)
+    assert summary.rows == [("12 epochs, decay 0.0001", "+10.50", "", "0.25", "", "", "6.5")]
+    assert plm.conclude_fit([{**line, "table": "Table 1"} for line in lines]) == []
+
+
+def test_a_table_that_the_data_do_not_have_is_named():
+    with pytest.raises(ValueError, match=r"--tables must be of 3, 5, 6 for these data\. Got '1'\."):
+        plm.build_study(plm.Options(data="digits", tables="1"))

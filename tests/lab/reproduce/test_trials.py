@@ -83,7 +83,9 @@ def test_rows_of_one_training_share_it(tmp_path):
 
 def test_rows_are_written_where_they_are_wanted(done):
     folder, _, outcome, _ = done
-    own, kept = (read_lines(folder / place / "digits_2epochs.csv") for place in ("out/rows", "record/a_paper"))
+    own, kept = (
+        read_lines(folder / place / "digits_2epochs+hidden-8.csv") for place in ("out/rows", "record/a_paper")
+    )
     assert own == kept
     assert list(own[0]) == list(ROW_COLUMNS)
     assert list(dict.fromkeys(row["row"] for row in own)) == ["Plain", "Plain, twice", "Adjusted"]
@@ -94,7 +96,9 @@ def test_rows_are_written_where_they_are_wanted(done):
 
 def test_points_of_clouds_are_not_recorded(done):
     folder, *_ = done
-    own, kept = (read_lines(folder / place / "digits_2epochs_points.csv") for place in ("out/rows", "record/a_paper"))
+    own, kept = (
+        read_lines(folder / place / "digits_2epochs+hidden-8_points.csv") for place in ("out/rows", "record/a_paper")
+    )
     assert [point["figure"] for point in own] == ["Figure 1", "Figure 2"]
     assert [point["figure"] for point in kept] == ["Figure 1"]
 
@@ -214,7 +218,7 @@ def test_progress_counts_the_epochs_that_are_done(tmp_path):
 @pytest.mark.parametrize("kind", ["lines", "bars", "scatter", "violins"])
 def test_figures_have_a_trace_per_series_and_panel(kind):
     points = [
-        {"figure": "F", "panel": panel, "row": row, "seed": seed, "x": x, "y": y}
+        {"figure": "F", "panel": panel, "row": row, "series": "", "seed": seed, "x": x, "y": y}
         for panel in ("p", "q")
         for row in ("a", "b")
         for seed in ("0", "1")

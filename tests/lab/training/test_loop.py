@@ -500,3 +500,19 @@ def test_recipes_on_built_in_data_are_all_trained_above():
     sources = {path.stem: load_recipe(path).data.source for path in find_recipe("digits").parent.glob("*.toml")}
     built_in = ("digits", "gaussians", "moons", "two_digits")
     assert {name for name, source in sources.items() if source in built_in} == set(BUILT_IN)
+
+
+def test_a_second_stage_has_settings_of_its_own(tmp_path):
+    recipe = with_settings(
+        load_recipe(find_recipe("digits")),
+        ["train.epochs=2", "train.batch_size=64", "train.schedule=constant", "model.options.hidden=[8]"],
+    ).with_method("retrained_balanced_softmax", {"share": 0.5})
+    changed = with_settings(recipe, ["train.head_learning_rate=0.003", "train.head_batch_size=16"])
+    run = train(changed, tmp_path / "run", show_progress=False)
+    assert [row["learning_rate"] for row in run.history] == [recipe.train.learning_rate] * 2 + [0.003]
+    plain = train(recipe, tmp_path / "plain", show_progress=False)
+    assert [row["train_loss"] for row in plain.history[:2]] == [row["train_loss"] for row in run.history[:2]]
+    assert plain.history[2]["learning_rate"] == recipe.train.learning_rate
+    assert recipe.train.for_stage(1) == recipe.train
+    assert changed.train.for_stage(1).batch_size == 16
+    assert changed.train.for_stage(0).batch_size == 64

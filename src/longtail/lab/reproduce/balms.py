@@ -1,9 +1,8 @@
-"""Figures 1 and 3 of the supplement of Ren et al., "Balanced Meta-Softmax": learned rates, and what re-sampling does.
+"""Tables 2 and 3 and Figures 1 to 3 of the supplement of Ren et al. (2020), "Balanced Meta-Softmax".
 
-Figure 1 trains a head on frozen features with the meta sampler, once with plain softmax and once with balanced
-softmax, and shows the rates that each of them asks for. The reference does so on CIFAR-100-LT with ratio 200; any
-recipe will do, and the default is a linear head on the digits that ship with scikit-learn. Where a head fits its
-training data without error, all slopes vanish and the rates stay where they are.
+Table 3 trains features in three ways, and on each of them a new head in three ways: nine cells from three trainings,
+whose models the heads take over. Figure 1 shows the sample rates that a head asks for with softmax and with balanced
+softmax; where a head fits its training data without error, all slopes vanish and the rates stay where they are.
 
 Figure 3 trains a linear classifier of the plane on three points, which stand for 10,000, 100 and 1 samples. As all
 samples of a class are one point, the mean over a batch has an expectation of three terms, and that is what is
@@ -13,10 +12,10 @@ are; here they are the corners of an equilateral triangle, so that a boundary th
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +23,66 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.reproduce._rows import Row, RowFormat, conclude, make_rows
-from longtail.lab.reproduce._writing import json_text, layout, page, plots, write_files
+from longtail.lab.report.digests.embeddings import map_to_plane
+from longtail.lab.reproduce._writing import layout, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
-from longtail.lab.training.loop import train
-from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe
+from longtail.lab.reproduce.logit_adjustment import CITED
+from longtail.lab.reproduce.study import (
+    DATA,
+    Entry,
+    Figure,
+    PaperTable,
+    Point,
+    Study,
+    StudyOptions,
+    Training,
+    choose_recipe,
+)
+from longtail.lab.reproduce.trials import run_study
+from longtail.lab.runs.folder import Run
 from longtail.prior import ClassPrior
 
 __all__ = [
     "COUNTS",
     "EXPERIMENT",
+    "FEATURES",
     "ITERATIONS",
-    "REFERENCE_VARIANCE",
     "SETUPS",
+    "TABLES",
     "Options",
-    "RateRun",
     "Setup",
-    "average_variance",
+    "build_study",
     "descend",
-    "draw_picture",
     "measure_areas",
-    "plan_rows",
-    "run",
     "tabulate_areas",
-    "tabulate_rates",
-    "write_results",
 ]
 
-TAUS = {"Softmax": 0.0, "Balanced softmax": 1.0}
-"""Loss of the head -> strength of its logit adjustment."""
+FEATURES = {
+    "Softmax": "cross_entropy",
+    "Softmax + CBS": "class_balanced_sampling",
+    "Balanced softmax": "logit_adjusted",
+}
+"""Ways to train features -> methods."""
+STRENGTHS = {"Softmax": (0.0, 1.0), "Softmax + CBS": (0.0, 0.0), "Balanced softmax": (1.0, 1.0)}
+"""Way to train -> strength of the adjustment, and power of the class size in sampling."""
 
-REFERENCE_VARIANCE = {"Softmax": 0.13, "Balanced softmax": 0.03}
+CELLS = {
+    "Softmax": (69.53, 57.06, 65.75),
+    "Softmax + CBS": (76.59, 63.96, 75.35),
+    "Balanced softmax": (78.53, 68.24, 77.04),
+}
+"""Table 3: head -> accuracy in percent with each of ``FEATURES``, CIFAR-10-LT, ratio 200."""
+
+RATIOS = (200, 100, 10)
+LITERATURE: dict[str, tuple[str, dict[str, tuple[float | None, ...]]]] = {
+    "Focal loss": ("focal", {"cifar10": (65.29, 70.38, 86.66), "cifar100": (35.62, 38.41, 55.78)}),
+    "Class-balanced loss": ("class_balanced", {"cifar10": (68.89, 74.57, 87.49), "cifar100": (36.23, 39.60, 57.99)}),
+    "LDAM-DRW": ("ldam_drw", {"cifar10": (None, 77.03, 88.16), "cifar100": (None, 42.04, 58.71)}),
+    "BALMS": ("balanced_meta_softmax", {"cifar10": (81.5, 84.9, 91.3), "cifar100": (45.5, 50.8, 63.0)}),
+}
+"""Table 2: row -> method, and accuracy in percent by ``RATIOS``. All but BALMS are numbers of other papers."""
+
+VARIANCES = {"Softmax": 0.13, "Balanced softmax": 0.03}
 """Of the rates after convergence, section C.4: CIFAR-100-LT with ratio 200."""
 
 Heads = dict[str, dict[int, Tensor]]
@@ -65,32 +93,18 @@ PRIOR = ClassPrior.from_counts(COUNTS)
 POINTS = np.array([[math.cos(angle), math.sin(angle)] for angle in np.pi * np.array([1 / 2, 7 / 6, 11 / 6])])
 ITERATIONS = (10, 100, 1_000, 10_000, 100_000)
 REACH = 1.6
+MAPPED_CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(StudyOptions):
     """How to run the experiment."""
 
-    recipe: str = add_option("digits_balms", "What to learn sample rates on.")
-    seeds: int = add_option(3, "How many runs of each loss, with seeds 0, 1, ...", minimum=1, adds_rows=True)
-    settings: tuple[str, ...] = add_option((), "A setting, such as train.epochs=5.", flag="--set")
-
-
-@dataclass(frozen=True)
-class RateRun:
-    """The rates that one run learned."""
-
-    loss: str
-    seed: int
-    counts: tuple[int, ...]
-    rates: list[list[float]]
-    """[epochs, C]."""
-    balanced_accuracy: float
-
-    @property
-    def variance(self) -> float:
-        """Of the last rates, over classes."""
-        return float(torch.tensor(self.rates[-1], dtype=torch.float64).var(correction=0))
+    data: str = add_option("digits_balms", f"{', '.join(DATA)}, or a recipe.")
+    seeds: int = add_option(3, "How many runs of each row, with seeds 0, 1, ...", minimum=1)
+    share: float = add_option(0.0, "Length of the head's training over the features'; 0: 2/13 as in the paper.")
+    head_learning_rate: float = add_option(0.0, "Of the head's training; 0: 0.1 as in the paper.")
+    head_batch_size: int = add_option(0, "Of the head's training; 0: 512 as in the paper.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -111,32 +125,113 @@ SETUPS = {
 }
 
 
+def measure_accuracy(run: Run) -> dict[str, float]:
+    """Accuracies in percent, and the variance of learned rates over classes."""
+    metrics = {name: run.metrics[name] for name in ("accuracy", "head", "torso", "tail") if name in run.metrics}
+    found = {name if name == "accuracy" else f"{name}_accuracy": 100 * value for name, value in metrics.items()}
+    rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
+    if rates:
+        found["rate_variance"] = float(np.var(rates[-1]))
+    return found
+
+
+def locate_rates(run: Run) -> Iterator[Point]:
+    """Figure 1: the last rates, most frequent class first."""
+    rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
+    order = np.argsort(-run.predictions.train_counts, kind="stable")
+    yield from (Point("Figure 1", rank, rates[-1][c]) for rank, c in enumerate(order))
+
+
+def locate_map(run: Run, name: str) -> Iterator[Point]:
+    """Figure 2: test samples of some classes by t-SNE, of the first seed; one color for each class."""
+    data = run.load_embeddings() if run.seed == 0 else None
+    if data is None:
+        return
+    step = max(1, data.num_classes // MAPPED_CLASSES)
+    chosen = torch.nonzero((data.test.labels % step == 0) & (data.test.labels < step * MAPPED_CLASSES)).flatten()[
+        :1000
+    ]
+    places = map_to_plane(np.asarray(data.test.batch(chosen)))
+    if places is None:
+        return
+    for place, label in zip(places, data.test.labels[chosen].tolist(), strict=True):
+        yield Point("Figure 2", float(place[0]), float(place[1]), panel=name, series=data.class_names[label])
+
+
+def _set_head(options: Options) -> tuple[float, tuple[str, ...]]:
+    """Length of the head's training, and its settings: the paper's, but the recipe's for other data."""
+    recipe = choose_recipe(options)
+    is_paper_s = options.data in DATA
+    share = options.share or (round(2 / 13, 4) if is_paper_s else recipe.method.options.get("share", 0.5))
+    rate = options.head_learning_rate or (0.1 if is_paper_s else recipe.train.learning_rate)
+    batch_size = options.head_batch_size or (512 if is_paper_s else recipe.train.batch_size)
+    return share, (f"train.head_learning_rate={rate}", f"train.head_batch_size={batch_size}")
+
+
+def build_study(options: Options) -> Study:
+    """The cells of Table 3, the rows of Table 2, and the rates of Figure 1."""
+    share, settings = _set_head(options)
+    is_exponential = options.profile == "exponential"
+    bases = {name: Training(method) for name, method in FEATURES.items()}
+    entries = [
+        Entry("Figure 2", name, base, measure=measure_accuracy, locate=partial(locate_map, name=name))
+        for name, base in bases.items()
+    ]
+    for head, values in CELLS.items():
+        for (features, base), value in zip(bases.items(), values, strict=True):
+            (feature_tau, feature_power), (tau, power) = STRENGTHS[features], STRENGTHS[head]
+            stages = f"feature_tau={feature_tau},feature_power={feature_power},tau={tau},power={power}"
+            method = f"decoupled({stages},share={share})"
+            is_published = options.data == "cifar10" and is_exponential and options.ratio == 200
+            reported = {"accuracy": value} if is_published else {}
+            name = f"{features} features; {head.lower()} head"
+            entries.append(
+                Entry("Table 3", name, Training(method, settings, base), reported, measure=measure_accuracy)
+            )
+    for name, (method, by_data) in LITERATURE.items():
+        training = Training(method)
+        if name == "BALMS":
+            training = Training(f"{method}(share={share})", settings, bases["Softmax"])
+        known = by_data.get(options.data, ()) if is_exponential and options.ratio in RATIOS else ()
+        accuracy = known[RATIOS.index(options.ratio)] if known else None
+        reported = {} if accuracy is None else {"accuracy": accuracy}
+        note = {"Class-balanced loss": CITED["Class-balanced"], "LDAM-DRW": CITED["Adaptive + DRW"]}.get(name, "")
+        entries.append(Entry("Table 2", name, training, reported, note, measure_accuracy))
+    for name, variance in VARIANCES.items():
+        tau = STRENGTHS[name][0]
+        method = (
+            f"balanced_meta_softmax(tau={tau},share={share})" if tau != 1 else f"balanced_meta_softmax(share={share})"
+        )
+        reported = {"rate_variance": variance} if options.data == "cifar100" and options.ratio == 200 else {}
+        training = Training(method, settings, bases["Softmax"])
+        row = f"{name} with learned rates"
+        entries.append(Entry("Figure 1", row, training, reported, "", measure_accuracy, locate_rates))
+    return Study("balms", "Balanced Meta-Softmax", entries, TABLES, FIGURES, NOTE)
+
+
+ACCURACIES = {"accuracy": "accuracy, %", "head_accuracy": "head", "torso_accuracy": "torso", "tail_accuracy": "tail"}
+TABLES = (
+    PaperTable("Table 2", "Table 2", ACCURACIES),
+    PaperTable("Table 3", "Table 3", ACCURACIES),
+    PaperTable("Figure 1", "Figure 1", {"rate_variance": "variance of the rates", **ACCURACIES}),
+    PaperTable("Figure 2", "The features of Table 3, with their own heads", ACCURACIES),
+)
+FIGURES = (
+    Figure("Figure 1", "learned sample rates", "classes, most frequent first", "rate", "bars"),
+    Figure("Figure 2", "features of test samples by t-SNE", "", "", "scatter", note="One color for each class."),
+)
+NOTE = (
+    "Accuracy on the test set in percent, after the last epoch. The paper trains 13,000 steps with AutoAugment and "
+    "2,000 of the head, batches of 512."
+)
+
+
 def run(options: Options, folder: Path, say: Say) -> Outcome:
-    """Learn the rates, train the classifiers of three points, and summarize both."""
-    recipe = load_recipe(find_recipe(options.recipe), options.settings)
-    runs, missing = make_rows(plan_rows(recipe, folder, range(options.seeds)), FORMAT, folder, say)
-    heads = descend()
-    return conclude(
-        runs,
-        missing,
-        folder,
-        lambda done: [tabulate_rates(done), tabulate_areas(heads)],
-        lambda done: write_results(done, heads, recipe, folder),
-    )
-
-
-def tabulate_rates(runs: Sequence[RateRun]) -> Summary:
-    """How far apart the learned sample rates are, for each loss."""
-    rows = []
-    for loss, reference in REFERENCE_VARIANCE.items():
-        members = [run for run in runs if run.loss == loss]
-        if members:
-            last = [rate for run in members for rate in run.rates[-1]]
-            accuracy = sum(run.balanced_accuracy for run in members) / len(members)
-            spread = f"{min(last):.2f} to {max(last):.2f}"
-            rows.append((loss, f"{average_variance(runs, loss):.3f}", f"{reference}", spread, f"{accuracy:.1%}"))
-    note = f"Runs of each: {len(runs) // len(rows)}. The paper's are of CIFAR-100-LT with ratio 200."
-    return Summary(("method", "variance", "in the paper", "sample rates", "balanced accuracy"), rows, note)
+    """Train what the rows need, and write the tables and figures."""
+    study, heads = build_study(options), descend()
+    outcome = run_study(study, options, folder, say)
+    summaries = [*outcome.summaries, tabulate_areas(heads)]
+    return Outcome(summaries, [*outcome.written, *write_surfaces(heads, folder)], outcome.missing)
 
 
 def tabulate_areas(heads: Heads) -> Summary:
@@ -145,43 +240,8 @@ def tabulate_areas(heads: Heads) -> Summary:
         (name, *("/".join(f"{100 * share:.0f}" for share in measure_areas(head)) for head in found.values()))
         for name, found in heads.items()
     ]
-    note = "Percent of the plane for the classes of 10,000, 100 and 1 samples after so many iterations."
-    return Summary(("method", *(f"{iteration:,}" for iteration in ITERATIONS)), rows, note)
-
-
-def plan_rows(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[RateRun]]:
-    """Train the recipe's model, then its head with the meta sampler for as many epochs, for both losses."""
-
-    def postpone(loss: str, seed: int) -> Callable[[], RateRun]:
-        return lambda: _learn_rates(recipe, folder, loss, seed)
-
-    return [Row((loss, seed), postpone(loss, seed)) for loss in TAUS for seed in seeds]
-
-
-def _learn_rates(recipe: Recipe, folder: Path, loss: str, seed: int) -> RateRun:
-    tau = TAUS[loss]
-    variant = recipe.with_method("balanced_meta_softmax", {"tau": tau, "share": 1.0}).with_seed(seed)
-    run = train(variant, folder / f"tau-{tau:g}" / f"seed-{seed}", show_progress=False)
-    rates = [row["sample_rates"] for row in run.history if "sample_rates" in row]
-    counts = tuple(run.predictions.prior.counts.tolist())
-    return RateRun(loss, seed, counts, rates, run.metrics["balanced_accuracy"])
-
-
-def _split_run(run: RateRun) -> list[dict[str, float]]:
-    return [
-        {"epoch": epoch, "class": c, "samples": run.counts[c], "rate": rate}
-        for epoch, rates in enumerate(run.rates)
-        for c, rate in enumerate(rates)
-    ]
-
-
-FORMAT = RowFormat(("loss", "seed"), _split_run)
-
-
-def average_variance(runs: Sequence[RateRun], loss: str) -> float:
-    """The mean over seeds of the variance of the rates."""
-    found = [run.variance for run in runs if run.loss == loss]
-    return sum(found) / len(found)
+    note = "Figure 3: percent of the plane for the classes of 10,000, 100 and 1 samples after so many iterations."
+    return Summary(("method", *(f"{iteration:,}" for iteration in next(iter(heads.values())))), rows, note)
 
 
 def descend(iterations: Sequence[int] = ITERATIONS, learning_rate: float = 1.0) -> Heads:
@@ -220,98 +280,11 @@ def measure_areas(head: Tensor) -> list[float]:
     return (classes[inside].bincount(minlength=3) / inside.sum()).tolist()
 
 
-def write_results(runs: Sequence[RateRun], heads: Heads, recipe: Recipe, folder: Path) -> list[Path]:
-    """Write ``results.json`` and ``picture.html``, and return their paths."""
-    results = _collect_results(runs, recipe, heads)
-    contents = {"results.json": json_text(results), "picture.html": draw_picture(runs, recipe, heads)}
-    return write_files(folder, contents)
-
-
-def _collect_results(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> dict[str, Any]:
-    return {
-        "recipe": recipe.name,
-        "rate_variance": {loss: average_variance(runs, loss) for loss in TAUS},
-        "rate_variance_of_the_reference": REFERENCE_VARIANCE,
-        "balanced_accuracy": {loss: [run.balanced_accuracy for run in runs if run.loss == loss] for loss in TAUS},
-        "area_shares": {
-            name: {str(iteration): measure_areas(head) for iteration, head in found.items()}
-            for name, found in heads.items()
-        },
-    }
-
-
-COLORS = {"Softmax": "#0072b2", "Balanced softmax": "#d55e00"}
 POINT_COLORS = ("#c0392b", "#e1a100", "#2471a3")
 """Of 10,000, 100 and 1 samples: red, yellow and blue, as in the reference."""
 
 
-def draw_picture(runs: Sequence[RateRun], recipe: Recipe, heads: Heads) -> str:
-    """Both figures as one HTML page that needs no network."""
-    rates, times, surfaces = plots([_draw_rates(runs), _draw_rate_times(runs), _draw_surfaces(heads)])
-    found = ", ".join(f"{average_variance(runs, loss):.3f} for {loss.lower()}" for loss in TAUS)
-    body = _BODY.format(recipe=html.escape(recipe.name), variances=found, rates=rates, times=times, surfaces=surfaces)
-    return page("Balanced Meta-Softmax: learned sample rates, and what re-sampling does", body, width=1200)
-
-
-def _rank_classes(run: RateRun) -> list[int]:
-    return sorted(range(len(run.counts)), key=lambda c: -run.counts[c])
-
-
-def _draw_rates(runs: Sequence[RateRun]) -> Any:
-    """Figure 1: the last rates, means over seeds, most frequent class first."""
-    from plotly import graph_objects
-
-    order = _rank_classes(runs[0])
-    figure = graph_objects.Figure()
-    for loss in TAUS:
-        last = torch.tensor([run.rates[-1] for run in runs if run.loss == loss])[:, order]
-        figure.add_trace(
-            graph_objects.Bar(
-                x=list(range(len(order))),
-                y=last.mean(0).tolist(),
-                name=loss,
-                marker={"color": COLORS[loss]},
-                customdata=[[c, runs[0].counts[c]] for c in order],
-                hovertemplate="class %{customdata[0]}, %{customdata[1]:,} samples: rate %{y:.3f}",
-            )
-        )
-    figure.update_layout(barmode="group", **_build_layout(380))
-    figure.update_xaxes(title="classes, most frequent first", showticklabels=False)
-    figure.update_yaxes(title="learned sample rate", range=[0, 1])
-    figure.add_hline(y=0.5, line={"color": "#777777", "dash": "dot"})
-    return figure
-
-
-def _draw_rate_times(runs: Sequence[RateRun]) -> Any:
-    """The rates of every class after each epoch of the head's training, one seed."""
-    from plotly import graph_objects
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(cols=2, subplot_titles=list(TAUS), shared_yaxes=True, horizontal_spacing=0.04)
-    for column, loss in enumerate(TAUS, start=1):
-        run = next(run for run in runs if run.loss == loss)
-        order = _rank_classes(run)
-        history = [[0.5] * len(order), *([rates[c] for c in order] for rates in run.rates)]
-        figure.add_trace(
-            graph_objects.Heatmap(
-                z=list(map(list, zip(*history, strict=True))),
-                zmin=0,
-                zmax=1,
-                colorscale="RdBu",
-                colorbar={"title": "rate"},
-                hovertemplate="epoch %{x}, class of rank %{y}: rate %{z:.3f}<extra></extra>",
-                showscale=column == 1,
-            ),
-            row=1,
-            col=column,
-        )
-    figure.update_xaxes(title="epochs of the head")
-    figure.update_yaxes(title="class, most frequent on top", autorange="reversed", showticklabels=False, col=1)
-    figure.update_layout(**_build_layout(360))
-    return figure
-
-
-def _draw_surfaces(heads: Heads) -> Any:
+def draw_surfaces(heads: Heads) -> Any:
     """Figure 3: one row a setup, one column an iteration."""
     from plotly import graph_objects
     from plotly.subplots import make_subplots
@@ -336,7 +309,7 @@ def _draw_surfaces(heads: Heads) -> Any:
     figure.update_xaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_yaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_annotations(font={"size": 13})
-    figure.update_layout(showlegend=False, **_build_layout(260 * len(heads)))
+    figure.update_layout(showlegend=False, **layout(260 * len(heads), top=60, legend_at=1.02))
     return figure
 
 
@@ -353,32 +326,27 @@ def _draw_points() -> Any:
     )
 
 
-def _build_layout(height: int) -> dict[str, Any]:
-    return layout(height, top=60, legend_at=1.02)
+def write_surfaces(heads: Heads, folder: Path) -> list[Path]:
+    """Write Figure 3."""
+    (surfaces,) = plots([draw_surfaces(heads)])
+    return write_files(
+        folder, {"surfaces.html": page("Balanced Meta-Softmax: what re-sampling does", _BODY + surfaces)}
+    )
 
 
 _BODY = """
-<p>Figures 1 and 3 of the supplement of Ren et al., "Balanced Meta-Softmax for long-tailed visual recognition".</p>
-<h2>Learned sample rates</h2>
-<p>A head is trained on frozen features of the recipe {recipe}; its batches are drawn by class rates that start at 0.5
-and are learned. Variance of the rates over classes: {variances}. The supplement has 0.13 for softmax and 0.03 for
-balanced softmax, on CIFAR-100-LT with ratio 200: balanced softmax leaves less for the sampler to mend.</p>
-{rates}
-<h2>Rates over time</h2>
-{times}
-<h2>What re-sampling does</h2>
-<p>A linear classifier learns three points: red stands for 10,000 samples, yellow for 100, blue for 1. Softmax moves
-to symmetric boundaries, at once with class-balanced sampling (CBS) and slowly without it. Balanced softmax moves the
-boundaries from the rare classes toward the frequent ones. With CBS on top the rarest class has most of the plane from
-the start: the over-balance that learned rates are to avoid. The points can be separated, so weights keep growing, and
-after very long training this shift fades: in the end, sampling does not change the solution.</p>
-{surfaces}"""
+<p>Figure 3 of the supplement of Ren et al. A linear classifier learns three points: red stands for 10,000 samples,
+yellow for 100, blue for 1. Softmax moves to symmetric boundaries, at once with class-balanced sampling (CBS) and
+slowly without it. Balanced softmax moves the boundaries from the rare classes toward the frequent ones. With CBS
+on top the rarest class has most of the plane from the start: the over-balance that learned rates are to avoid. The
+points can be separated, so weights keep growing, and after very long training this shift fades: in the end,
+sampling does not change the solution.</p>"""
 
 
 EXPERIMENT = Experiment(
     "balms",
-    "Learned sample rates, and what re-sampling does to the boundaries of classes.",
-    'Ren et al. (2020), "Balanced Meta-Softmax for long-tailed visual recognition", supplement, Figures 1 and 3.',
+    "Features and heads trained in different ways, learned sample rates, and what re-sampling does.",
+    'Ren et al. (2020), "Balanced Meta-Softmax", supplement, Tables 2 and 3, Figures 1-3.',
     Options,
     run,
 )

@@ -32,7 +32,7 @@ def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
     """The figure of plotly; None if there are no points for it."""
     from plotly.subplots import make_subplots
 
-    own = [point for point in points if point["figure"] == figure.name]
+    own = [{**point, "row": point["series"] or point["row"]} for point in points if point["figure"] == figure.name]
     if not own:
         return None
     panels = list(dict.fromkeys(point["panel"] for point in own))

@@ -18,8 +18,7 @@ Line = Mapping[str, str]
 Key = tuple[str, ...]
 
 ROW_COLUMNS = ("recipe", "table", "row", "seed", "quantity", "value", "paper", "note", "protocol")
-POINT_COLUMNS = ("recipe", "figure", "panel", "row", "seed", "x", "y")
-KEY_COLUMNS = ("table", "row", "seed")
+POINT_COLUMNS = ("recipe", "figure", "panel", "row", "series", "seed", "x", "y")
 
 
 def read_lines(path: Path) -> list[Line]:

@@ -25,6 +25,7 @@ from longtail.lab.reproduce.study import (
     Study,
     StudyOptions,
     Training,
+    find_column,
     find_errors,
 )
 from longtail.lab.reproduce.trials import run_study
@@ -33,12 +34,23 @@ from longtail.lab.training.evaluation import score_metrics
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits
 from longtail.posthoc import adjust_logits, normalize_weights
 
-__all__ = ["EXPERIMENT", "REPORTED", "TAUS", "Options", "build_study", "read_head", "sweep_tau"]
+__all__ = [
+    "CITED",
+    "EXPERIMENT",
+    "REPORTED",
+    "TABLES",
+    "TAUS",
+    "Options",
+    "build_study",
+    "measure_best",
+    "read_head",
+    "rescore_normalized",
+    "sweep_tau",
+]
 
 TAUS = tuple(round(0.05 * step, 2) for step in range(61))
 """What is tried: 0 to 3."""
 
-COLUMNS = ("cifar10", "cifar100", "imagenet_lt", "inaturalist2018")
 REPORTED: Mapping[str, tuple[float | None, ...]] = {
     "ERM": (27.16, 61.64, 53.11, 38.66),
     "Weight normalization (tau*)": (21.50, 58.76, 49.37, 34.45),
@@ -51,7 +63,7 @@ REPORTED: Mapping[str, tuple[float | None, ...]] = {
     "Logit-adjusted loss": (22.33, 56.11, 48.89, 33.64),
     "Logit-adjusted + adaptive": (22.42, 55.92, 51.25, 31.56),
 }
-"""Table 2: balanced error in percent on the data of ``COLUMNS``, made long-tailed by the exponential profile."""
+"""Table 2: balanced error in percent on the data of ``study.COLUMNS``, exponential profile."""
 
 CITED = {
     "Class-balanced": "the paper cites Cui et al. (2019)",
@@ -179,11 +191,10 @@ RESCORERS = {"Post-hoc adjustment": rescore_adjusted, "Weight normalization": re
 
 def build_study(options: Options) -> Study:
     """The rows of Table 2 for the chosen data, and what the figures need besides."""
-    column = COLUMNS.index(options.data) if options.data in COLUMNS else None
-    is_published = column is not None and options.profile == "exponential" and options.ratio == 100
+    column = find_column(options)
 
     def build_entry(name: str, training: Training, note: str = "", **more: Any) -> Entry:
-        value = REPORTED[name][column or 0] if is_published and name in REPORTED else None
+        value = REPORTED[name][column] if column is not None and name in REPORTED else None
         reported = {} if value is None else {"balanced_error": value}
         return Entry("Table 2", name, training, reported, note or CITED.get(name, ""), **more)
 

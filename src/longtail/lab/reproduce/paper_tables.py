@@ -21,10 +21,7 @@ HEADINGS = ("row", "paper", "here", "difference", "protocol")
 def summarize_table(lines: Sequence[Line], table: PaperTable) -> list[Summary]:
     """Tables beside the paper's, and one of what else was measured."""
     first, *others = table.quantities
-    compared = list(table.quantities) if table.others_are_compared else [first]
-    summaries = [compare_with_paper(lines, table, quantity) for quantity in compared]
-    if others and not table.others_are_compared:
-        summaries.append(_list_quantities(lines, table))
+    summaries = [compare_with_paper(lines, table, first), *([_list_quantities(lines, table)] if others else [])]
     return [summary for summary in summaries if summary.rows]
 
 
@@ -85,9 +82,15 @@ def _list_quantities(lines: Sequence[Line], table: PaperTable) -> Summary:
     shown = [quantity for quantity, found in grouped.items() if found]
     rows = []
     for name in names:
-        values = (grouped[quantity].get(name, []) for quantity in shown)
-        rows.append((name, *(_format(estimate(float(line["value"]) for line in found)) for found in values)))
-    return Summary(("row", *(table.quantities[quantity] for quantity in shown)), rows, f"{table.title}, in detail.")
+        rows.append((name, *(_format_cell(grouped[quantity].get(name, [])) for quantity in shown)))
+    has_papers = any(line["paper"] for line in lines if line["table"] == table.name)
+    note = f"{table.title}, in detail{'; in brackets: the paper' if has_papers else ''}."
+    return Summary(("row", *(table.quantities[quantity] for quantity in shown)), rows, note)
+
+
+def _format_cell(found: Sequence[Line]) -> str:
+    paper = next((line["paper"] for line in found if line["paper"]), "")
+    return _format(estimate(float(line["value"]) for line in found)) + (f" ({float(paper):.2f})" if paper else "")
 
 
 def _group_rows(lines: Sequence[Line], table: str, quantity: str) -> dict[str, list[Line]]:

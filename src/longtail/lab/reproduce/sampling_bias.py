@@ -24,6 +24,9 @@ from longtail.lab.reproduce._schemes import SCHEMES
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.reproduce.explanation import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
+from longtail.lab.reproduce.sampled_training import build_study
+from longtail.lab.reproduce.study import COLUMNS, StudyOptions
+from longtail.lab.reproduce.trials import run_study
 from longtail.losses.softmax import margin_cross_entropy
 from longtail.negatives.distributions import Batch, Draw
 from longtail.negatives.weightings import Weighting
@@ -36,10 +39,12 @@ __all__ = [
     "MeasuredScheme",
     "Measurement",
     "Options",
+    "TheoryOptions",
     "draw_picture",
     "measure",
     "measure_scheme",
     "run",
+    "run_theory",
     "write_results",
 ]
 
@@ -50,12 +55,23 @@ NUM_NEGATIVES = (4, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to run the experiment."""
+class TheoryOptions:
+    """How to measure Table 2 and Theorem 3."""
 
     samples: int = add_option(20, "Pairs of logits and a true label to average over.", minimum=1)
     draws: int = add_option(200, "Times that negatives are drawn for each pair.", minimum=2)
     seed: int = add_option(0, "Chooses logits, labels and negatives.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    """How to run the experiment."""
+
+    data: str = add_option("theory", f"theory, without training; or {', '.join(COLUMNS)}, or a recipe.")
+    negatives: str = add_option("", "m, with commas between several; default: 32, or 512 for ImageNet-LT.")
+    samples: int = add_option(20, "Of theory: pairs of logits and a true label to average over.", minimum=1)
+    draws: int = add_option(200, "Of theory: times that negatives are drawn for each pair.", minimum=2)
+    seed: int = add_option(0, "Of theory: chooses logits, labels and negatives.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,13 @@ class MeasuredScheme:
 
 
 def run(options: Options, folder: Path, say: Say) -> Outcome:
+    """Measure losses without training, or train on long-tailed images as in section 5.1."""
+    if options.data == "theory":
+        return run_theory(TheoryOptions(options.samples, options.draws, options.seed), folder, say)
+    return run_study(build_study(options, options.negatives), options, folder, say)
+
+
+def run_theory(options: TheoryOptions, folder: Path, say: Say) -> Outcome:
     """Measure the rows of Table 2 that the folder does not hold, and summarize them."""
     check_settings(folder, options)
     rows = [Row(scheme, _postpone_scheme(place, options)) for place, scheme in enumerate(SCHEMES)]
@@ -134,7 +157,7 @@ def measure_scheme(place: int, num_samples: int, num_draws: int, seed: int = 0) 
     return _explain(sampling, weighting, measurements)
 
 
-def _postpone_scheme(place: int, options: Options) -> Callable[[], MeasuredScheme]:
+def _postpone_scheme(place: int, options: TheoryOptions) -> Callable[[], MeasuredScheme]:
     return lambda: measure_scheme(place, options.samples, options.draws, options.seed)
 
 
@@ -266,8 +289,8 @@ expected squared error below.</p>
 
 EXPERIMENT = Experiment(
     "sampling-bias",
-    "Sampled against implied losses, for the eight ways to sample negatives.",
-    'Rawat et al. (2021), "Disentangling sampling and labeling bias", Table 2 and Theorem 3.',
+    "Ways to sample negatives: sampled against implied losses, and long-tailed images trained with them.",
+    'Rawat et al. (2021), "Disentangling sampling and labeling bias", Table 2, Theorem 3, Figures 1, 3-7.',
     Options,
     run,
 )

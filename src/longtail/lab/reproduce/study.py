@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longtail._core.suggestions import suggest
-from longtail.lab.reproduce.experiment import add_option
+from longtail.lab.reproduce.experiment import Summary, add_option
 from longtail.lab.runs.folder import Run
 from longtail.lab.training.comparison import name_folder
 from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe, parse_method, split_methods, with_settings
@@ -26,6 +26,7 @@ __all__ = [
     "choose_recipe",
     "describe_protocol",
     "find_errors",
+    "find_column",
     "measure_errors",
 ]
 
@@ -34,8 +35,12 @@ DATA = {
     "cifar100": ("cifar100_lt", "cifar100_lt_fast"),
     "imagenet_lt": ("imagenet_lt", None),
     "inaturalist2018": ("inaturalist2018", None),
+    "multimnist": ("multimnist", "multimnist_fast"),
 }
 """Data of the papers -> the recipe with the paper's schedule, and the one with a short schedule."""
+
+COLUMNS = ("cifar10", "cifar100", "imagenet_lt", "inaturalist2018")
+"""Data that two papers have in their tables, in this order."""
 
 KEPT_EMBEDDINGS = 2000
 """Of training and of test samples, in every run: experiments share runs, and some of them look at embeddings."""
@@ -65,10 +70,14 @@ class Training:
     method: str
     """As ``longtail compare --methods`` has it: ``elm(strength=0.1)``."""
     settings: tuple[str, ...] = ()
+    base: Training | None = None
+    """The training whose model it takes over in place of its own first stage."""
 
     @property
     def name(self) -> str:
         """For its folder."""
+        if self.base is not None:
+            return f"{self.base.name}+{Training(self.method, self.settings).name}"
         method = parse_method(self.method)
         changes = [re.sub(r"[^\w.=-]+", "_", re.sub(r"^[\w.]*\.", "", setting)) for setting in self.settings]
         return "+".join([name_folder(method.name, method.options), *changes])
@@ -82,12 +91,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a figure; its series is the row that it is of."""
+    """A place in a figure."""
 
     figure: str
     x: float | str
     y: float
     panel: str = ""
+    series: str = ""
+    """What it belongs to; "": the row that it is of."""
 
 
 def find_errors(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -133,9 +144,7 @@ class PaperTable:
     name: str
     title: str
     quantities: Mapping[str, str]
-    """Quantity -> its heading; the first one is compared with the paper, the others are shown beside it."""
-    others_are_compared: bool = False
-    """Whether each quantity gets a table of its own beside the paper's."""
+    """Quantity -> its heading; the first one has a table beside the paper's, the others are shown in another."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,15 @@ class Figure:
     def locate(self, lines: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
         """Points from lines of rows."""
         return [
-            {"figure": self.name, "panel": "", "row": line["row"], "seed": line["seed"], "x": x, "y": line["value"]}
+            {
+                "figure": self.name,
+                "panel": "",
+                "row": line["row"],
+                "seed": line["seed"],
+                "series": "",
+                "x": x,
+                "y": line["value"],
+            }
             for line in lines
             if line["table"] == self.table and (x := self.quantities.get(line["quantity"])) and line["value"]
         ]
@@ -175,6 +192,18 @@ class Study:
     figures: Sequence[Figure] = ()
     note: str = ""
     """What must be known to read the tables."""
+    conclude: Callable[[Sequence[Mapping[str, str]]], list[Summary]] = lambda lines: []
+    """Lines of all rows -> further tables."""
+
+
+def find_column(options: StudyOptions) -> int | None:
+    """Where published tables have the chosen data, made long-tailed as these are; None if nowhere.
+
+    >>> find_column(StudyOptions(data="cifar100")), find_column(StudyOptions(ratio=10))
+    (1, None)
+    """
+    is_published = options.data in COLUMNS and options.profile == "exponential" and options.ratio == 100
+    return COLUMNS.index(options.data) if is_published else None
 
 
 def choose_recipe(options: StudyOptions) -> Recipe:
@@ -194,6 +223,8 @@ def choose_recipe(options: StudyOptions) -> Recipe:
     if options.epochs and options.epochs != train.epochs:
         name += f"_{options.epochs}epochs"
         train = dataclasses.replace(train, epochs=options.epochs, evaluate_every=0)
+    for setting in options.settings:
+        name += "+" + re.sub(r"[^\w.]+", "-", re.sub(r"^[\w.]*\.", "", setting)).strip("-")
     return dataclasses.replace(recipe, name=name, data=data, train=train)
 
 
@@ -202,7 +233,9 @@ def choose_entries(entries: Sequence[Entry], wanted: str) -> list[Entry]:
     known: dict[str, list[Entry]] = {}
     for entry in entries:
         training = entry.training
-        by_method = () if training.settings else (training.method, parse_method(training.method).name)
+        by_method = (
+            () if training.settings or training.base else (training.method, parse_method(training.method).name)
+        )
         for name in dict.fromkeys((entry.name, *by_method)):
             known.setdefault(_simplify(name), []).append(entry)
     chosen = set()

@@ -49,7 +49,7 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
     entries = choose_entries(study.entries, options.rows)
     ledgers = _Ledgers(study, recipe, folder, options.record)
     planned = plan_trials(entries, recipe, range(options.seeds), Path(options.runs))
-    trials = {trial.job.folder: trial for trial in planned if not ledgers.hold(trial)}
+    trials = {trial.job.folder: trial for trial in _leave_out_held(planned, ledgers)}
     epochs = {path: count_epochs(trial.job.recipe) for path, trial in trials.items()}
     missing: list[MissingRow] = []
     done = 0
@@ -71,6 +71,7 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
     if not lines:
         return Outcome([], [], missing)
     summaries = [summary for table in study.tables for summary in summarize_table(lines, table)]
+    summaries += study.conclude(lines)
     points = [*ledgers.read_points(), *(point for figure in study.figures for point in figure.locate(lines))]
     return Outcome(summaries, write_study(study, recipe, summaries, points, folder), missing)
 
@@ -87,15 +88,34 @@ def plan_trials(entries: Iterable[Entry], recipe: Recipe, seeds: Sequence[int], 
     """The runs that rows need: rows of one training share it."""
     trials: dict[Path, Trial] = {}
     for entry in entries:
-        chosen = entry.training.build(recipe)
-        if not get_method(chosen.method.name).accepts_multilabel and not chosen.train.save_embeddings:
-            train = dataclasses.replace(chosen.train, save_embeddings=KEPT_EMBEDDINGS)
-            chosen = dataclasses.replace(chosen, train=train)
+        chosen = _keep_embeddings(entry.training.build(recipe))
         check_recipe(chosen)
+        base = entry.training.base
         for seed in seeds:
-            place = runs / recipe.name / entry.training.name / f"seed-{seed}"
-            trials.setdefault(place, Trial(Job(chosen.with_seed(seed), place), [])).entries.append(entry)
+            place, needed = (
+                None if part is None else runs / recipe.name / part.name / f"seed-{seed}"
+                for part in (entry.training, base)
+            )
+            assert place is not None
+            if base is not None and needed is not None:
+                first = _keep_embeddings(base.build(recipe)).with_seed(seed)
+                trials.setdefault(needed, Trial(Job(first, needed), []))
+            trials.setdefault(place, Trial(Job(chosen.with_seed(seed), place, needed), [])).entries.append(entry)
     return list(trials.values())
+
+
+def _keep_embeddings(recipe: Recipe) -> Recipe:
+    """The recipe with embeddings kept, where there is one label per sample."""
+    if get_method(recipe.method.name).accepts_multilabel or recipe.train.save_embeddings:
+        return recipe
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, save_embeddings=KEPT_EMBEDDINGS))
+
+
+def _leave_out_held(planned: Sequence[Trial], ledgers: _Ledgers) -> list[Trial]:
+    """The runs to make: those with rows that are not written, and what these take over."""
+    wanted = [trial for trial in planned if trial.entries and not ledgers.hold(trial)]
+    needed = {trial.job.needs for trial in wanted}
+    return [trial for trial in planned if trial in wanted or trial.job.folder in needed]
 
 
 def count_epochs(recipe: Recipe) -> int:

@@ -38,6 +38,7 @@ __all__ = [
     "name_folder",
     "plan_jobs",
     "run_jobs",
+    "take_over",
     "write_rows",
 ]
 
@@ -59,7 +60,7 @@ class Job:
     recipe: Recipe
     folder: Path
     needs: Path | None = None
-    """The run of plain cross-entropy whose trained model a post-hoc method takes over."""
+    """The run whose trained model this one takes over: a post-hoc method, or a second stage."""
     trust_code: bool = False
     """Whether code that the recipe names may be run."""
 
@@ -284,16 +285,23 @@ def _run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) ->
     recipe = parse_recipe(tomllib.loads(recipe_text))
     if base is not None and not (folder / CHECKPOINT).is_file():
         with lock_folder(folder):
-            _take_over(base, folder, recipe)
+            take_over(base, folder, recipe)
     train(recipe, folder, show_progress=False, trust_code=trust_code)
 
 
-def _take_over(base: Path, folder: Path, recipe: Recipe) -> None:
-    """Start from the trained model of another run: its last checkpoint is at the end of training."""
+def take_over(base: Path, folder: Path, recipe: Recipe) -> None:
+    """Start from the trained model of another run: its last checkpoint is at the end of its training.
+
+    The runs may differ in the method, and in what only concerns the head of a second stage.
+    """
     if base not in find_runs(base):
         raise FileNotFoundError(f"{base} is not complete, and this run takes over its model.")
     trained = parse_recipe(load_run(base).recipe)
-    changed = differences(trained, recipe.with_method("cross_entropy", {}))
+    changed = [
+        text
+        for text in differences(trained, recipe.with_method(trained.method.name, trained.method.options))
+        if not text.startswith("train.head_")
+    ]
     if changed:
         raise ValueError(f"{base} holds a run of another recipe ({'; '.join(changed[:3])}); use another folder.")
     for name in ("metrics.jsonl", CHECKPOINT):

@@ -239,7 +239,7 @@ def _train_one_epoch(
     progress: TrainingProgress,
 ) -> dict[str, Any]:
     """All batches of one epoch; returns its line for metrics.jsonl."""
-    settings = recipe.train
+    settings = recipe.train.for_stage(planned.stage)
     batch_size = settings.batch_size // fabric.world_size
     indices, num_indices = draw_indices(planned, data.train.labels, settings.seed, state.learner, batch_size)
     num_batches = -(-num_indices // batch_size)

@@ -75,6 +75,10 @@ class TrainRecipe:
     optimizer: str = "sgd"
     """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
     learning_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 0.1
+    head_learning_rate: Annotated[float, Bounds(0)] = 0.0
+    """Of a stage that trains a new head; 0 is that of the first stage."""
+    head_batch_size: Annotated[int, Bounds(0)] = 0
+    """Of a stage that trains a new head; 0 is that of the first stage."""
     momentum: Annotated[float, Bounds(0, 1, is_high_excluded=True)] = 0.9
     """Of SGD."""
     nesterov: bool = False
@@ -128,6 +132,20 @@ class TrainRecipe:
     """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
     seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
     """Of initial weights, batches and augmentation."""
+
+    def for_stage(self, number: int) -> TrainRecipe:
+        """The settings of a stage; the first, 0, trains the whole model.
+
+        >>> TrainRecipe(head_batch_size=512).for_stage(1).batch_size
+        512
+        """
+        if number == 0:
+            return self
+        return dataclasses.replace(
+            self,
+            learning_rate=self.head_learning_rate or self.learning_rate,
+            batch_size=self.head_batch_size or self.batch_size,
+        )
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,17 @@ def test_real_multimnist_has_the_published_counts():
     assert data.test.labels.sum(0).tolist() == published
     in_training = torch.tensor([9485, 6167, 3967, 2476, 1508, 875, 538, 331, 164, 105])
     assert ((data.prior.counts - in_training).abs() <= 4 * in_training.double().sqrt()).all()
+
+
+def test_smaller_images_are_means_of_pixels(monkeypatch):
+    images = torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
+    data = Dataset("two", Split(images, labels), Split(images[:4], labels[:4]), ("a", "b"))
+    monkeypatch.setattr(digit_pairs, "load_mnist", lambda root: data)
+    whole, small = load_multimnist(ratio=1.0), load_multimnist(ratio=1.0, size=16)
+    assert small.input_shape == (1, 16, 16)
+    wanted = whole.test.inputs.float().view(-1, 1, 16, 2, 16, 2).mean((3, 5)).round()
+    assert torch.equal(small.test.inputs.float(), wanted)
+    assert torch.equal(small.train.labels, whole.train.labels)
+    with pytest.raises(ValueError, match="size must be 8, 16 or 32"):
+        load_multimnist(size=15)
