@@ -186,7 +186,7 @@ class TestTablesInPages:
 
     def test_rows_of_a_paper_become_its_tables(self, hooks, tmp_path):
         folder = tmp_path / "logit_adjustment"
-        assert "longtail reproduce logit-adjustment --record" in hooks.tables.papers.paper_tables(folder)
+        assert "longtail reproduce logit-adjustment --data" in hooks.tables.papers.paper_tables(folder)
         folder.mkdir()
         rows = ["recipe,table,row,seed,quantity,value,paper,note,protocol"]
         rows += [
