@@ -66,3 +66,21 @@ def test_an_npz_without_arrays_is_one_line(tmp_path, one_line):
     with pytest.raises(ValueError, match=r"empty\.npz") as error:
         read_labels(tmp_path / "empty.npz")
     assert one_line(error)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i8', 'fortran_order'",
+        "(" * 300,
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,)}",
+        "[1]",
+        "L" * 9,
+    ],
+)
+def test_headers_that_are_no_headers_are_one_line(tmp_path, header, one_line):
+    content = header.encode()
+    (tmp_path / "labels.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content)
+    with pytest.raises(ValueError, match=r"labels\.npy: this is no readable \.npy file of plain arrays") as error:
+        read_labels(tmp_path / "labels.npy")
+    assert one_line(error)

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = ["ArrayFile", "Header", "open_arrays", "read_header"]
 Array = npt.NDArray[Any]
 BATCH = 2**25
 """Bytes to read at a time."""
+HEADER_DAMAGES = (ValueError, TypeError, ArithmeticError, SyntaxError, TokenError, MemoryError, RecursionError)
+"""What reading a header may raise, which is a literal of Python."""
 
 
 class Header(NamedTuple):
@@ -132,7 +135,7 @@ class ArrayFile:
         """Whatever a damaged file raises as one line."""
         try:
             yield
-        except (ValueError, KeyError, OSError, NotImplementedError, MemoryError, *DAMAGES) as error:
+        except (*HEADER_DAMAGES, KeyError, OSError, NotImplementedError, *DAMAGES) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"{self.name}: this is no readable {self.part.suffix} file of plain arrays: {reason}"
