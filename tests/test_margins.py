@@ -4,10 +4,14 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail import ClassPrior, Margins, is_consistent, margins, weights
+from longtail import ClassPrior, MarginCrossEntropy, Margins, is_consistent, margins, weights
+from longtail.losses import decoupled_logistic, linear_margin_cross_entropy, margin_cross_entropy
+from longtail.negatives import implied_margins, targeting, uniform
+from longtail.posthoc import margin_prior
 
 COUNTS = [1000, 300, 40, 7, 1]
 PRIOR = ClassPrior.from_counts(COUNTS)
@@ -47,6 +51,8 @@ FORMULAS = {
         margins.logit_adjusted_adaptive(PRIOR),
         lambda y, other: math.log(PI[other] / PI[y]) + PI[y] ** -0.25,
     ),
+    "vector_scaling": (margins.vector_scaling(PRIOR, tau=0.6), lambda y, other: 0.6 * math.log(PI[other] / PI[y])),
+    "class_temperatures": (margins.class_temperatures(PRIOR), lambda y, other: 0.0),
 }
 
 
@@ -60,7 +66,7 @@ def test_every_builder_is_its_formula(built, formula):
 
 
 def test_every_builder_has_a_formula_here():
-    builders = {name for name in margins.__all__ if name not in ("BUILDERS", "Margins", "is_consistent")}
+    builders = {name for name in margins.__all__ if name not in ("BUILDERS", "Margins", "is_consistent", "is_shift")}
     assert builders == set(FORMULAS) == set(margins.BUILDERS)
 
 
@@ -214,3 +220,73 @@ def test_effective_number_is_its_formula():
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
 def test_power_weights_average_to_one_over_samples(exponent):
     assert float((weights.power(PRIOR, exponent) * PRIOR.probs).sum()) == pytest.approx(1)
+
+
+def test_scaled_logits_as_loops_compute_them():
+    counts = [900, 60, 5]
+    prior = ClassPrior.from_counts(counts)
+    scaled = margins.vector_scaling(prior, tau=0.7, gamma=0.3) + margins.adaptive(prior, 0.2)
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=generator).double() for shape in ((5, 4), (3, 4), (3,)))
+    logits, target = F.linear(x, weight, bias), torch.tensor([0, 1, 2, 2, 0])
+    expected = []
+    for row, y in zip(logits.tolist(), target.tolist(), strict=True):
+        factor = [(n / 900) ** 0.3 for n in counts]
+        total = 1.0
+        for j in range(3):
+            if j != y:
+                delta = 0.7 * math.log(counts[j] / counts[y]) + 0.2 * (counts[y] / 965) ** -0.25
+                total += math.exp(delta + factor[j] * row[j] - factor[y] * row[y])
+        expected.append(math.log(total))
+    wanted = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(margin_cross_entropy(logits, target, scaled), wanted, rtol=0, atol=1e-10)
+    torch.testing.assert_close(linear_margin_cross_entropy(x, weight, target, scaled, bias), wanted)
+    torch.testing.assert_close(margin_cross_entropy(logits, F.one_hot(target, 3).double(), scaled), wanted)
+    module = MarginCrossEntropy(scaled).double()
+    torch.testing.assert_close(module(logits, target), wanted.mean(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(module.margins.scale, module.scale)
+    assert torch.autograd.gradcheck(lambda f: margin_cross_entropy(f, target, scaled), logits.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda w: linear_margin_cross_entropy(x, w, target, scaled, bias), weight.requires_grad_()
+    )
+
+
+def test_scales_multiply_where_margins_add():
+    one, two = margins.class_temperatures(PRIOR, 0.1), margins.class_temperatures(PRIOR, 0.2)
+    torch.testing.assert_close((one + two).scale, margins.class_temperatures(PRIOR, 0.3).scale)
+    torch.testing.assert_close((two * 0.5).scale, one.scale)
+    torch.testing.assert_close((two - two).scale, torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close((one + margins.adaptive(PRIOR)).scale, one.scale)
+    assert margins.vector_scaling(PRIOR, 1.0, 0.0).to(torch.float32).scale.dtype == torch.float32
+    with pytest.raises(ValueError, match=r"scale must be \[3\]"):
+        Margins(torch.zeros(3), torch.zeros(3), torch.ones(2))
+    with pytest.raises(ValueError, match="gamma must be"):
+        margins.class_temperatures(PRIOR, -0.1)
+
+
+def test_scaled_logits_are_consistent_only_where_all_are_scaled_alike():
+    """The best logits are free up to c(x) before they are divided by the scale; which one leads depends on c(x)."""
+    prior = ClassPrior.from_counts([70, 20, 10])
+    adjusted = margins.logit_adjusted(prior)
+    assert is_consistent(margins.vector_scaling(prior), None, prior) is False
+    alike = Margins(adjusted.positive, adjusted.negative, torch.full((3,), 0.5, dtype=torch.float64))
+    assert is_consistent(alike, None, prior) is True
+    scaled = margins.vector_scaling(prior, gamma=0.5)
+    posterior = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    best = [(posterior.log() - prior.log_probs + shift) / scaled.scale for shift in (-9.0, 9.0)]
+    losses = [float(margin_cross_entropy(logits, posterior, scaled)) for logits in best]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    assert len({int(logits.argmax()) for logits in best}) == 2
+
+
+def test_scaled_margins_are_refused_where_they_have_no_meaning():
+    scaled = margins.class_temperatures(PRIOR)
+    calls = (
+        lambda: decoupled_logistic(torch.zeros(1, 5), torch.tensor([0]), scaled),
+        lambda: implied_margins(uniform(5), targeting(scaled), num_negatives=2),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="margins must be additive"):
+            call()
+    with pytest.raises(ValueError, match="must be a shift of the logits"):
+        margin_prior(PRIOR, scaled)

@@ -106,6 +106,7 @@ def margin_derivatives(
     values = np.asarray(scores, dtype=np.float64)
     index = _check_target(target, len(values), margins.num_classes)
     weight = _weigh(index, class_weights, sample_weight, margins.num_classes)
+    margins.check_additive("boosting")
     positive, negative = (to_numpy(part).astype(np.float64) for part in (margins.positive, margins.negative))
     if values.ndim == 1:
         return _two_class_derivatives(values, index, positive, negative, weight)

@@ -2,7 +2,8 @@
 
 A margin Delta[y, y'] is the gap that the loss asks for between the logit of the true label y and that of
 another label y'. Every margin of the papers is separable, ``Delta[y, y'] = positive[y] + negative[y']``, so two
-vectors of length C carry it, margins add, and a named method is a few lines.
+vectors of length C carry it, margins add, and a named method is a few lines. A third vector, where there is one,
+multiplies the logits of each class first: a multiplicative margin.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "BUILDERS",
     "Margins",
     "adaptive",
+    "class_temperatures",
     "equalized",
     "is_consistent",
     "is_shift",
@@ -33,6 +35,7 @@ __all__ = [
     "propensity_adjusted",
     "threshold_equalized",
     "two_temperature",
+    "vector_scaling",
 ]
 
 LVIS_THRESHOLD = 0.00177 * 1230
@@ -43,7 +46,8 @@ LVIS_THRESHOLD = 0.00177 * 1230
 class Margins:
     """Delta[y, y'] = positive[y] + negative[y'] for y' != y, as two vectors of length C.
 
-    Margins form a vector space: ``a + b``, ``a - b``, ``-a`` and ``a * t`` do what they do to Delta.
+    Margins form a vector space: ``a + b``, ``a - b``, ``-a`` and ``a * t`` do what they do to Delta, and to the
+    logarithm of ``scale``: factors multiply.
 
     >>> prior = ClassPrior.from_counts([90, 10])
     >>> margins = logit_adjusted(prior) + adaptive(prior)
@@ -55,12 +59,18 @@ class Margins:
     """[C], the part that depends on the true label."""
     negative: Tensor
     """[C], the part that depends on the other label."""
+    scale: Tensor | None = None
+    """[C] > 0, what the logit of each class is multiplied by before the margins; None is 1."""
 
     def __post_init__(self) -> None:
         if self.positive.ndim != 1 or self.positive.shape != self.negative.shape:
             raise ValueError(
                 "Margins: positive and negative must be vectors of one length. "
                 f"Got shapes {tuple(self.positive.shape)} and {tuple(self.negative.shape)}."
+            )
+        if self.scale is not None and self.scale.shape != self.positive.shape:
+            raise ValueError(
+                f"Margins: scale must be [{len(self.positive)}] as the other parts. Got {tuple(self.scale.shape)}."
             )
 
     @property
@@ -69,12 +79,23 @@ class Margins:
         return len(self.positive)
 
     def dense(self) -> Tensor:
-        """[C, C], Delta itself: row y, column y'. The diagonal is 0, for it does not occur in the loss."""
+        """[C, C], Delta itself: row y, column y'. The diagonal is 0, for it does not occur in the loss.
+
+        ``scale`` is no part of it: it multiplies logits.
+        """
         return (self.positive[:, None] + self.negative[None, :]).fill_diagonal_(0)
 
     def to(self, *args: object, **kwargs: object) -> Margins:
         """These margins with another device or dtype, as ``Tensor.to``."""
-        return Margins(self.positive.to(*args, **kwargs), self.negative.to(*args, **kwargs))  # type: ignore[call-overload]
+        parts = (self.positive, self.negative, self.scale)
+        return Margins(*(None if part is None else part.to(*args, **kwargs) for part in parts))  # type: ignore[arg-type,call-overload]
+
+    def check_additive(self, where: str) -> None:
+        """Raise if logits are scaled, where that has no meaning."""
+        if self.scale is not None:
+            raise ValueError(
+                f"{where}: margins must be additive. Got some that scale logits; use them with margin_cross_entropy."
+            )
 
     def __add__(self, other: object) -> Margins:
         if not isinstance(other, Margins):
@@ -83,7 +104,9 @@ class Margins:
             raise ValueError(
                 f"Margins: only margins over the same classes add. Got {self.num_classes} and {other.num_classes}."
             )
-        return Margins(self.positive + other.positive, self.negative + other.negative)
+        scales = [each.scale for each in (self, other) if each.scale is not None]
+        scale = scales[0] * scales[1] if len(scales) == 2 else scales[0] if scales else None
+        return Margins(self.positive + other.positive, self.negative + other.negative, scale)
 
     def __neg__(self) -> Margins:
         return self * -1.0
@@ -94,7 +117,8 @@ class Margins:
     def __mul__(self, factor: object) -> Margins:
         if not isinstance(factor, int | float):
             return NotImplemented
-        return Margins(self.positive * factor, self.negative * factor)
+        scale = None if self.scale is None else self.scale**factor
+        return Margins(self.positive * factor, self.negative * factor, scale)
 
     __rmul__ = __mul__
 
@@ -106,6 +130,8 @@ def is_shift(margins: Margins) -> bool:
     >>> is_shift(logit_adjusted(prior)), is_shift(adaptive(prior))
     (True, False)
     """
+    if margins.scale is not None:
+        return False
     scale = float(margins.positive.abs().max() + margins.negative.abs().max())
     return float((margins.positive + margins.negative).abs().max()) <= 1e-6 * scale
 
@@ -401,6 +427,67 @@ def logit_adjusted_adaptive(prior: ClassPrior, tau: float = 1.0, scale: float = 
     return logit_adjusted(prior, tau) + adaptive(prior, scale)
 
 
+def vector_scaling(prior: ClassPrior, tau: float = 1.0, gamma: float = 0.15) -> Margins:
+    """The vector-scaling loss: logit adjustment, and logits of rare classes scaled down in training.
+
+    Formula:
+        Delta[y, y'] = tau * log(pi[y'] / pi[y]) on logits scale[y] * f[y], with scale[y] = (n[y] / n_max)^gamma
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        tau: strength of the additive part.
+        gamma: strength of the multiplicative part, at least 0.
+
+    Use when:
+        The network fits every training sample: additive margins then lose their effect late in training, and factors
+        keep it, for a scaled-down logit must grow larger to win.
+    Avoid when:
+        Probabilities are needed, or classes overlap: it is not consistent for the balanced error.
+    Special cases:
+        ``logit_adjusted`` at gamma = 0; ``class_temperatures`` at tau = 0.
+
+    >>> margins = vector_scaling(ClassPrior.from_counts([16, 1]), gamma=0.5)
+    >>> margins.scale.tolist()
+    [1.0, 0.25]
+
+    Reference:
+        Kini et al. (2021), "Label-imbalanced and group-sensitive classification under overparameterization", eq. (2)
+        and section 3.
+    """
+    if gamma < 0:
+        raise ValueError(f"vector_scaling: gamma must be a finite number of at least 0. Got {gamma}.")
+    log_probs = prior.log_probs
+    scale = torch.exp(_finite(gamma, "vector_scaling: gamma") * (log_probs - log_probs.max()))
+    additive = logit_adjusted(prior, _finite(tau, "vector_scaling: tau"))
+    return Margins(additive.positive, additive.negative, scale)
+
+
+def class_temperatures(prior: ClassPrior, gamma: float = 0.2) -> Margins:
+    """Class-dependent temperatures: logits of rare classes scaled down in training, so that they must grow larger.
+
+    Formula:
+        Delta[y, y'] = 0 on logits scale[y] * f[y], with scale[y] = (n[y] / n_max)^gamma
+
+    Args:
+        prior: the class counts; every class needs samples or smoothing.
+        gamma: strength, at least 0.
+
+    Use when:
+        Features of rare classes deviate between training and test, and the network fits every training sample.
+    Avoid when:
+        A consistent loss is wanted: take ``logit_adjusted``.
+    Special cases:
+        Cross-entropy at gamma = 0; ``vector_scaling`` at tau = 0.
+
+    >>> class_temperatures(ClassPrior.from_counts([16, 1]), gamma=0.25).scale.tolist()
+    [1.0, 0.5]
+
+    Reference:
+        Ye et al. (2020), "Identifying and compensating for feature deviation in imbalanced deep learning", eq. (5).
+    """
+    return vector_scaling(prior, 0.0, gamma)
+
+
 BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
     {
         "none": none,
@@ -412,6 +499,8 @@ BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
         "two_temperature": two_temperature,
         "propensity_adjusted": propensity_adjusted,
         "logit_adjusted_adaptive": logit_adjusted_adaptive,
+        "vector_scaling": vector_scaling,
+        "class_temperatures": class_temperatures,
     }
 )
 """Every margin by its name: prior, **options -> margins."""
@@ -437,7 +526,10 @@ def is_consistent(
 
     Returns:
         True where Theorem 1, or for two classes Lemma 2, holds; False where a class fails Lemma 2 with
-        the one of largest or smallest ``alpha pi``; None otherwise.
+        the one of largest or smallest ``alpha pi``, or where logits are scaled by different factors; None otherwise.
+
+    With factors the best logits are ``(log P(y | x) + c(x) - ...) / scale[y]``, where c(x) is free: which is largest
+    depends on it. One factor for all classes changes nothing.
 
     >>> prior = ClassPrior.from_counts([90, 10])
     >>> is_consistent(logit_adjusted(prior), None, prior), is_consistent(adaptive(prior), None, prior)
@@ -458,6 +550,8 @@ def is_consistent(
             f"is_consistent: margins, weights and prior must have the same classes. "
             f"Got {margins.num_classes}, {len(log_weights)} and {len(log_probs)}."
         )
+    if margins.scale is not None and float(margins.scale.max() - margins.scale.min()) > tolerance:
+        return False
     positive, negative, log_delta = margins.positive.double(), margins.negative.double(), log_weights + log_probs
     is_granted = bool(_theorem_gaps(positive, negative, log_delta).abs().max() <= tolerance)
     is_possible = bool((_pair_gaps(positive, negative, log_delta).abs() <= tolerance).all())

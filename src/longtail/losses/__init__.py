@@ -4,7 +4,8 @@ What a loss module is: ``forward(logits, target)`` gives a scalar, the mean over
 regularizer, ``forward(embeddings, target)``, does the same for embeddings. What it needs of the class counts it holds
 in buffers, so that it moves with ``.to``, is saved in ``state_dict``, and takes any floating dtype on any device. It
 may define ``end_epoch()``, which a training loop calls after each epoch, in all processes: ``longtail.MaskedLoss``
-adapts its ratios there. Any module with these habits, yours as well, works wherever a loss is asked for.
+adapts its ratios there; and ``end_step()``, called after each step of the optimizer: ``SeesawLoss`` counts there. Any
+module with these habits, yours as well, works wherever a loss is asked for.
 """
 
 from longtail.losses.centroids import (
@@ -21,6 +22,7 @@ from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupl
 from longtail.losses.elm import Pull, count_margin, probability_margin, pull
 from longtail.losses.experts import ExpertsCrossEntropy
 from longtail.losses.focal import FocalLoss, focal_loss
+from longtail.losses.following import EqualizationV2, SeesawLoss, equalization_v2, seesaw
 from longtail.losses.linear import (
     LinearMarginCrossEntropy,
     linear_margin_cross_entropy,
@@ -104,4 +106,8 @@ __all__ = [
     "view_consistency",
     "ConsistentViews",
     "ExpertsCrossEntropy",
+    "seesaw",
+    "SeesawLoss",
+    "equalization_v2",
+    "EqualizationV2",
 ]

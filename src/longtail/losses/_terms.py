@@ -18,6 +18,7 @@ __all__ = [
     "register_constant",
     "Terms",
     "make_terms",
+    "scale_logits",
     "ShiftedMarginLoss",
     "add_negative",
     "excludes_labels",
@@ -37,20 +38,24 @@ class MarginLoss(nn.Module):
 
     positive: Tensor | None
     negative: Tensor | None
+    scale: Tensor | None
     class_weights: Tensor | None
 
     def __init__(self, margins: Margins | None, class_weights: Tensor | None) -> None:
         super().__init__()
-        if margins is not None and not (margins.positive.any() or margins.negative.any()):
+        if margins is not None and margins.scale is None and not (margins.positive.any() or margins.negative.any()):
             margins = None
         register_constant(self, "positive", None if margins is None else margins.positive)
         register_constant(self, "negative", None if margins is None else margins.negative)
+        register_constant(self, "scale", None if margins is None else margins.scale)
         register_constant(self, "class_weights", class_weights)
 
     @property
     def margins(self) -> Margins | None:
         """Delta; None is 0."""
-        return None if self.positive is None or self.negative is None else Margins(self.positive, self.negative)
+        if self.positive is None or self.negative is None:
+            return None
+        return Margins(self.positive, self.negative, self.scale)
 
 
 def register_constant(module: nn.Module, name: str, values: Tensor | None) -> None:
@@ -76,6 +81,13 @@ class Terms(NamedTuple):
     """[C]; None is 1."""
     ignore_index: int
     label_smoothing: float
+    scale: Tensor | None = None
+    """[C] what logits are multiplied by first; None is 1."""
+
+
+def scale_logits(logits: Tensor, terms: Terms) -> Tensor:
+    """Logits [N, C], or a bias [C], times what the margins scale them by."""
+    return logits if terms.scale is None else logits * terms.scale.to(logits)
 
 
 def make_terms(
@@ -83,7 +95,8 @@ def make_terms(
 ) -> Terms:
     """The terms of a function's arguments."""
     negative, shift = (None, None) if margins is None else (margins.negative, _target_shift(margins))
-    return Terms(negative, shift, None, class_weights, ignore_index, label_smoothing)
+    scale = None if margins is None else margins.scale
+    return Terms(negative, shift, None, class_weights, ignore_index, label_smoothing, scale)
 
 
 class ShiftedMarginLoss(MarginLoss):
@@ -110,7 +123,7 @@ class ShiftedMarginLoss(MarginLoss):
     def terms(self) -> Terms:
         """What the loss depends on beside logits and target."""
         kept = self.negative, self.target_shift, self.factors, self.class_weights
-        return Terms(*kept, self.ignore_index, self.label_smoothing)
+        return Terms(*kept, self.ignore_index, self.label_smoothing, self.scale)
 
 
 def _keep_terms(module: MarginLoss, _: object = None) -> None:

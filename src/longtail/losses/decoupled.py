@@ -164,6 +164,7 @@ def _decoupled(
     if margins is None:
         pushed = negatives.sum(dim=1)
     else:
+        margins.check_additive("decoupled losses")
         margins = margins.to(wide)
         # No matrix product: autocast would take it in half precision.
         pushed = (negatives * margins.negative.exp()).sum(dim=1) * margins.positive.exp()[target]

@@ -22,6 +22,7 @@ from longtail.losses._terms import (
     losses_of_shifted,
     make_terms,
     mean_of_counted,
+    scale_logits,
 )
 from longtail.margins import Margins
 
@@ -125,6 +126,7 @@ class LinearMarginCrossEntropy(ShiftedMarginLoss):
 def _all_linear_losses(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
     """``linear_margin_cross_entropy``."""
     _check_linear(x, linear_weight, bias)
+    linear_weight, bias, terms = _fold_scale(linear_weight, bias, terms)
     target = class_indices(target)
     if target.is_floating_point() or len(x) * len(linear_weight) <= LINEAR_WHOLE_ELEMENTS:
         return _linear_losses(x, linear_weight, bias, target, terms, take_mean=False)
@@ -149,6 +151,7 @@ def _all_linear_losses(x: Tensor, linear_weight: Tensor, target: Tensor, bias: T
 def _mean_linear_loss(x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, terms: Terms) -> Tensor:
     """``mean_linear_margin_cross_entropy``."""
     _check_linear(x, linear_weight, bias)
+    linear_weight, bias, terms = _fold_scale(linear_weight, bias, terms)
     target = class_indices(target)
     if len(x) * len(linear_weight) <= LINEAR_WHOLE_ELEMENTS:
         return _linear_losses(x, linear_weight, bias, target, terms, take_mean=True)
@@ -185,6 +188,14 @@ def _linear_losses(
     shifted = shifted if rides else add_negative(shifted, target, terms)
     losses = losses_of_shifted(shifted, target, terms, take_mean)
     return losses if losses.dtype == logits.dtype else losses.to(loss_dtype(logits))
+
+
+def _fold_scale(linear_weight: Tensor, bias: Tensor | None, terms: Terms) -> tuple[Tensor, Tensor | None, Terms]:
+    """A head whose logits are scaled as the margins say, and terms that no longer say it."""
+    if terms.scale is None:
+        return linear_weight, bias, terms
+    scaled = scale_logits(linear_weight.T, terms).T
+    return scaled, None if bias is None else scale_logits(bias, terms), terms._replace(scale=None)
 
 
 def _shifted_bias(linear_weight: Tensor, bias: Tensor | None, negative: Tensor | None) -> Tensor | None:

@@ -65,6 +65,7 @@ def multilabel_margin_cross_entropy(
     _check_pairs(logits, samples, labels, margins, class_weights)
     wide, samples, labels = widen(logits), samples.long(), labels.long()
     margins = None if margins is None else margins.to(wide)
+    wide = wide if margins is None or margins.scale is None else wide * margins.scale
     shifted = wide if margins is None else wide + margins.negative
     shift = None if margins is None else _asymmetric_shift(margins)
     at_label = shifted[samples, labels]

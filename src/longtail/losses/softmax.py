@@ -27,6 +27,7 @@ from longtail.losses._terms import (
     losses_of_shifted,
     make_terms,
     mean_of_counted,
+    scale_logits,
 )
 from longtail.margins import Margins
 
@@ -102,7 +103,7 @@ class MarginCrossEntropy(ShiftedMarginLoss):
 def _margin_losses(logits: Tensor, target: Tensor, terms: Terms, take_mean: bool) -> Tensor:
     """``margin_cross_entropy``, or its mean, which PyTorch takes in fewer passes when it knows."""
     check_shapes(logits, target, terms)
-    wide, target = widen(logits), class_indices(target)
+    wide, target = scale_logits(widen(logits), terms), class_indices(target)
     negative = None if terms.negative is None else terms.negative.to(wide)
     losses = None
     if negative is not None and _has_short_way(wide, target, terms):

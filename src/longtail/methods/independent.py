@@ -31,7 +31,9 @@ __all__ = [
     "decoupled_logistic",
     "distribution_balanced",
     "focal",
+    "equalization_v2",
     "masked",
+    "seesaw",
     "undersampled_binary",
     "view_consistency",
 ]
@@ -55,6 +57,16 @@ def decoupled_logistic(prior: ClassPrior, tau: float = 0.0) -> Plan:
 def decoupled_hinge(prior: ClassPrior, tau: float = 0.0) -> Plan:
     """One-against-the-rest hinge loss; ``tau``: of a logit-adjusted margin, as a weight on the negatives."""
     return Plan((_decoupled(losses.decoupled_hinge, prior, tau),))
+
+
+def seesaw(prior: ClassPrior, mitigation: float = 0.8, compensation: float = 2.0) -> Plan:
+    """Seesaw loss, which counts classes by itself."""
+    return _one_loss(losses.SeesawLoss(prior.num_classes, mitigation, compensation))
+
+
+def equalization_v2(prior: ClassPrior, alpha: float = 4.0) -> Plan:
+    """Equalization loss v2, which keeps the ratio of gradients by itself."""
+    return _one_loss(losses.EqualizationV2(prior.num_classes, alpha))
 
 
 def view_consistency(prior: ClassPrior, strength: float = 1.0, tau: float = 1.0) -> Plan:

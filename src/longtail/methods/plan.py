@@ -84,7 +84,8 @@ class Phase:
 
     A loss takes logits [N, C] and target; one with ``takes_embeddings = True`` takes embeddings [N, D], the head's
     weight [C, D], target, and the head's bias [C] or None. A loss or regularizer that has ``end_epoch()`` is called
-    after each epoch, and may return what to write down of it, as JSON values.
+    after each epoch, and may return what to write down of it, as JSON values; ``end_step()`` is called after each
+    step of the optimizer.
     """
 
     loss: nn.Module

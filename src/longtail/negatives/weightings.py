@@ -273,6 +273,7 @@ class _Targeting:
 
 def _margins_at(margins: Margins, sampling: Sampling) -> Margins:
     """These margins for the labels at hand: nothing here is as long as there are labels."""
+    margins.check_additive("negatives")
     labels = sampling.labels.to(margins.positive.device)
     if len(labels) and int(labels.max()) >= margins.num_classes:
         raise ValueError(

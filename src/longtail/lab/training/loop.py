@@ -332,6 +332,8 @@ def _step(
             fabric.clip_gradients(state.wrapped, state.optimizer, max_norm=settings.clip_norm)
         state.optimizer.step()
         state.optimizer.zero_grad()
+        for module in (state.loss, state.regularizer):
+            getattr(module, "end_step", lambda: None)()
         if settings.max_norm > 0:
             limit_norms(state.model.head, settings.max_norm)
         if state.average is not None:
