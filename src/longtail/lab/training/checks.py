@@ -70,6 +70,8 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
             raise ValueError(f"train.augmentation is for images of bytes, uint8. Got {kind}; leave it out.")
     if recipe.train.mixing in ("cutmix", "cmo") and len(data.input_shape) != 3:
         raise ValueError(f"train.mixing = {recipe.train.mixing!r} is for images, and {data.name} has none.")
+    if recipe.train.class_means and data.train.labels.ndim != 1:
+        raise ValueError("train.class_means is for data with one label per sample; set it to false.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
     if not data.is_multilabel:

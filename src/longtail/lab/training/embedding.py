@@ -9,6 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from longtail.heads import CosineLinear, class_mean_head
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.digest import check_same_data, digest_data
 from longtail.lab.data.registry import load_data
@@ -17,10 +18,10 @@ from longtail.lab.training.batches import Preparation, prepare_for
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.devices import open_fabric
 from longtail.lab.training.evaluation import outputs_of_split, test_batch_size
-from longtail.lab.training.models import build_model
+from longtail.lab.training.models import Classifier, build_model
 from longtail.lab.training.recipe import Recipe, parse_recipe
 
-__all__ = ["embed_data", "embed_run", "limited"]
+__all__ = ["embed_data", "embed_run", "embed_with", "limited", "start_from_means"]
 
 
 def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False) -> Dataset:
@@ -47,6 +48,21 @@ def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False)
     return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
 
 
+def embed_with(recipe: Recipe, encoder: nn.Module, accelerator: str = "auto", batch_size: int = 64) -> Dataset:
+    """Embeddings of the data of a recipe, by an encoder that takes their images as they are: bytes.
+
+    Args:
+        recipe: of which the data are used.
+        encoder: uint8 [N, C, H, W] -> [N, D], as ``load_encoder`` makes them.
+        accelerator: Lightning Fabric's name; "auto" takes a GPU if there is one.
+        batch_size: images to encode together.
+    """
+    data = load_data(recipe.data)
+    if data.train.labels.ndim != 1 or len(data.input_shape) != 3:
+        raise ValueError(f"{data.name} must be images with one label per sample to be embedded by an encoder.")
+    return embed_data(open_fabric(accelerator), encoder, data, Preparation(None, None, False), batch_size)
+
+
 def embed_data(fabric: Fabric, encoder: nn.Module, data: Dataset, prepare: Preparation, batch_size: int) -> Dataset:
     """The data set with float32 embeddings [N, D] in place of its inputs; the encoder is left as it is."""
     exact = fabric.to_device(deepcopy(encoder).float())
@@ -55,6 +71,16 @@ def embed_data(fabric: Fabric, encoder: nn.Module, data: Dataset, prepare: Prepa
         for split in (data.train, data.test)
     )
     return Dataset(data.name, train, test, data.class_names)
+
+
+@torch.no_grad()
+def start_from_means(fabric: Fabric, model: Classifier, split: Split, prepare: Preparation, batch_size: int) -> None:
+    """Set the class vectors of a cosine head to the mean directions of the embeddings of their classes."""
+    if not isinstance(model.head, CosineLinear):
+        raise ValueError(f"train.class_means needs model.options.head = 'cosine'. Got {type(model.head).__name__}.")
+    embeddings = outputs_of_split(fabric, model.encoder, split, prepare, batch_size)
+    head = class_mean_head(embeddings, split.labels, model.head.num_classes)
+    model.head.weight.copy_(head.weight)
 
 
 def limited(data: Dataset, most: int) -> Dataset:

@@ -52,7 +52,7 @@ from longtail.lab.training.batches import (
 )
 from longtail.lab.training.checks import check_data, check_recipe
 from longtail.lab.training.devices import TIMEOUT_SECONDS, end_lost_processes, limit_threads, open_fabric
-from longtail.lab.training.embedding import embed_data, limited
+from longtail.lab.training.embedding import embed_data, limited, start_from_means
 from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import (
     expert_metrics,
@@ -137,6 +137,8 @@ def train(
         if (folder / "summary.json").is_file() and not restart:  # another process has made it since
             return _load_same_run(folder, digest)
         state = start_state(fabric, recipe, data, plan, epochs, folder, restart, digest)
+        if recipe.train.class_means and state.epoch == 0:
+            start_from_means(fabric, state.model, data.train, prepare, test_batch_size(recipe))
         operations = _try_inputs(fabric, recipe, state.wrapped, data, prepare) * recipe.train.batch_size
         if fabric.is_global_zero:  # not before the recipe is known to work: a wrong one leaves nothing
             _claim_folder(recipe, folder, restart)

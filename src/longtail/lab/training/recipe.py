@@ -123,6 +123,8 @@ class TrainRecipe:
     """A name in ``mixing.MIXINGS``: "none", "mixup", "cutmix", "remix", "balanced_mixup" or "cmo"."""
     mixing_alpha: Annotated[float, Bounds(0, is_low_excluded=True)] = 1.0
     """Of the Beta distribution of shares in a mixed sample: small values mix little."""
+    class_means: bool = False
+    """Start the head, a cosine head, from the mean direction of each class's embeddings."""
     precision: str = "32-true"
     """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
     channels_last: bool = False
