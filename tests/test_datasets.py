@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset, TensorDataset
 
 from longtail import datasets
+from longtail.lab.data.registry import PROFILES
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,23 @@ def test_exponential_counts_are_the_published_ones(num_max, num_classes, ratio, 
     assert (counts[0], counts[-1]) == (num_max, smallest)
 
 
+def test_counts_of_multi_label_sets_are_the_published_ones_and_can_be_stretched():
+    assert datasets.coco_mlt_counts(1128, 80, 188) == list(datasets.COCO_MLT)
+    assert datasets.voc_mlt_counts(775, 20, 775 / 4) == list(datasets.VOC_MLT)
+    assert (len(datasets.COCO_MLT), sum(datasets.COCO_MLT), len(datasets.VOC_MLT), sum(datasets.VOC_MLT)) == (
+        80,
+        8316,
+        20,
+        2346,
+    )
+    stretched = datasets.coco_mlt_counts(5000, 10, 100)
+    assert (stretched[0], stretched[-1]) == (5000, 50)
+    assert stretched == sorted(stretched, reverse=True)
+
+
 @settings(deadline=None, max_examples=50)
 @given(
-    profile=st.sampled_from([datasets.exponential_counts, datasets.step_counts, datasets.pareto_counts]),
+    profile=st.sampled_from(list(PROFILES.values())),
     num_max=st.integers(1, 5000),
     num_classes=st.integers(1, 60),
     ratio=st.floats(1, 300),

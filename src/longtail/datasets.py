@@ -20,6 +20,8 @@ __all__ = [
     "exponential_counts",
     "step_counts",
     "pareto_counts",
+    "coco_mlt_counts",
+    "voc_mlt_counts",
     "shuffle_counts",
     "stratified_holdout",
     "subsample",
@@ -202,6 +204,60 @@ def pareto_counts(num_max: int, num_classes: int, ratio: float, power: float = 6
     num_min = num_max / ratio
     scale = (num_max - num_min) / (draws[0] - draws[-1])
     return _at_least_one([round(num_min + scale * (draw - draws[-1])) for draw in draws], ratio)
+
+
+# fmt: off
+COCO_MLT = (
+    1128, 624, 585, 498, 460, 366, 292, 276, 237, 207, 200, 189, 175, 173, 164, 153, 137, 127, 126, 119, 113, 100,
+    97, 91, 89, 87, 87, 84, 73, 73, 70, 70, 50, 49, 45, 44, 44, 41, 39, 39, 37, 36, 35, 35, 32, 31, 29, 25, 25,
+    25, 24, 21, 21, 20, 20, 19, 18, 17, 17, 16, 15, 14, 13, 12, 11, 11, 11, 10, 10, 10, 9, 9, 8, 8, 8, 7, 7, 7, 6,
+    6,
+)
+# fmt: on
+VOC_MLT = (775, 479, 249, 240, 154, 100, 82, 64, 48, 34, 29, 20, 17, 14, 11, 8, 7, 6, 5, 4)
+"""Training images of each class, most frequent first."""
+
+
+def coco_mlt_counts(num_max: int, num_classes: int, ratio: float) -> list[int]:
+    """COCO-MLT: counts fall as those of its 80 classes do, from 1,128 images to 6.
+
+    Formula:
+        n[c] = floor(num_max * (m[c] / m[0])^p), m the published counts, linear in their logarithm between classes,
+        p such that the last class keeps num_max / ratio; p = 1 at their own ratio
+
+    Args:
+        num_max: samples of class 0.
+        num_classes: C.
+        ratio: imbalance, >= 1.
+
+    >>> coco_mlt_counts(1128, 80, 188)[:3], coco_mlt_counts(1128, 80, 188)[-1]
+    ([1128, 624, 585], 6)
+
+    Reference:
+        Wu et al. (2020), "Distribution-balanced loss for multi-label classification in long-tailed datasets", which
+        made COCO-MLT and VOC-MLT; counts of its published label matrices.
+    """
+    return _follow_counts(COCO_MLT, num_max, num_classes, ratio)
+
+
+def voc_mlt_counts(num_max: int, num_classes: int, ratio: float) -> list[int]:
+    """VOC-MLT: counts fall as those of its 20 classes do, from 775 images to 4; else as ``coco_mlt_counts``.
+
+    >>> voc_mlt_counts(775, 20, 193.75)[:3], voc_mlt_counts(775, 20, 193.75)[-1]
+    ([775, 479, 249], 4)
+
+    Reference:
+        Wu et al. (2020), "Distribution-balanced loss for multi-label classification in long-tailed datasets".
+    """
+    return _follow_counts(VOC_MLT, num_max, num_classes, ratio)
+
+
+def _follow_counts(published: Sequence[int], num_max: int, num_classes: int, ratio: float) -> list[int]:
+    _check_profile(num_max, num_classes, ratio)
+    logs = np.log(np.array(published) / published[0])
+    places = np.linspace(0, len(published) - 1, num_classes)
+    fall = np.interp(places, np.arange(len(published)), logs) * math.log(ratio) / -logs[-1]
+    return _at_least_one([int(num_max * math.exp(value) + 1e-6) for value in fall.tolist()], ratio)
 
 
 def shuffle_counts(counts: Sequence[int], seed: int) -> list[int]:

@@ -128,3 +128,13 @@ def test_unknown_data_is_named(tmp_path):
     done = CliRunner().invoke(app, ["reproduce", "delicious", "--data", "nothing", "--output", str(tmp_path / "out")])
     assert done.exit_code != 0
     assert not (tmp_path / "out").exists()
+
+
+def test_a_set_is_scored_by_its_own_propensities(problem):
+    prior = ClassPrior.from_indicator(problem.labels)
+    best = torch.arange(NUM_LABELS).flip(0).expand(150, NUM_LABELS)
+    plain, other = (experiment.measure(best, problem.test_labels, prior, ab) for ab in ((0.55, 1.5), (0.5, 0.4)))
+    assert experiment.measure(best, problem.test_labels, prior) == plain
+    assert plain["PSP@1"] != other["PSP@1"]
+    assert plain["P@1"] == other["P@1"]
+    assert set(experiment.PROBLEMS) == {"delicious", "amazoncat13k", "wikilshtc325k", "tiny_imagenet_lt_features"}

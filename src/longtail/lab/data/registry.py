@@ -18,6 +18,7 @@ from longtail.lab.data.sets import (
     clinc150,
     delicious,
     digit_pairs,
+    extreme_repository,
     mnist,
     reuters90,
     tiny_imagenet_lt,
@@ -62,6 +63,8 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "clinc150": clinc150.load_clinc150,
         "reuters90": reuters90.load_reuters90,
         "delicious": delicious.load_delicious,
+        "amazoncat13k": extreme_repository.load_amazoncat13k,
+        "wikilshtc325k": extreme_repository.load_wikilshtc325k,
         "sparse_table": sparse_text.load_sparse_table,
         "text_table": text.load_text_table,
     }
@@ -74,6 +77,8 @@ PROFILES: Mapping[str, datasets.Profile] = MappingProxyType(
         "exponential": datasets.exponential_counts,
         "step": datasets.step_counts,
         "pareto": datasets.pareto_counts,
+        "coco_mlt": datasets.coco_mlt_counts,
+        "voc_mlt": datasets.voc_mlt_counts,
     }
 )
 """Name -> a function of the largest class count, the number of classes and the ratio, to counts."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from longtail.estimators.extreme import ExtremeClassifier
-from longtail.lab.data.sets.delicious import read_delicious
+from longtail.lab.data.sets.extreme_repository import REPOSITORY_SETS, read_repository_set
 from longtail.lab.data.sets.tiny_imagenet_lt import load_tiny_imagenet_lt_features
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
@@ -28,7 +29,7 @@ from longtail.lab.reproduce._writing import json_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.runs.statistics import Estimate, estimate
 from longtail.metrics.label_hits import group_recall
-from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
+from longtail.metrics.propensity import PROPENSITY_CONSTANTS, inverse_propensities, propensity_scored_precision_at_k
 from longtail.metrics.retrieval import precision_at_k
 from longtail.prior import ClassPrior
 
@@ -73,10 +74,12 @@ AS_IN_PAPER = {
 class Options:
     """How to run the experiment."""
 
-    data: str = add_option("delicious", "delicious or tiny_imagenet_lt_features, in LONGTAIL_DATA.")
+    data: str = add_option(
+        "delicious", "delicious, amazoncat13k, wikilshtc325k or tiny_imagenet_lt_features, in LONGTAIL_DATA."
+    )
     seeds: int = add_option(3, "How many runs of each, with seeds 0, 1, ...", minimum=1, adds_rows=True)
     epochs: int = add_option(15, "Passes over the samples.", minimum=1)
-    num_negatives: int = add_option(64, "m, how many negatives are drawn.", minimum=1)
+    num_negatives: int = add_option(64, "m, how many negatives are drawn; the paper: 256 for larger sets.", minimum=1)
 
 
 class Problem(NamedTuple):
@@ -86,6 +89,8 @@ class Problem(NamedTuple):
     labels: Any
     test_features: Any
     test_labels: Any
+    propensity: tuple[float, float] = PROPENSITY_CONSTANTS["other"]
+    """A and B of the propensity-scored measures."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,10 @@ class Result:
     seconds: float
 
 
-def load_delicious(root: Path | None = None) -> Problem:
-    """Delicious: multi-label."""
-    train, test = read_delicious(root)
-    return Problem(train.features, train.labels, test.features, test.labels)
+def load_repository_set(root: Path | None = None, name: str = "delicious") -> Problem:
+    """A set of the extreme-classification repository: multi-label."""
+    train, test = read_repository_set(name, root)
+    return Problem(train.features, train.labels, test.features, test.labels, REPOSITORY_SETS[name].propensity)
 
 
 def load_tiny_imagenet_lt(root: Path | None = None) -> Problem:
@@ -116,7 +121,10 @@ def load_tiny_imagenet_lt(root: Path | None = None) -> Problem:
     return Problem(*parts)
 
 
-PROBLEMS = {"delicious": load_delicious, "tiny_imagenet_lt_features": load_tiny_imagenet_lt}
+PROBLEMS: Mapping[str, Callable[[Path | None], Problem]] = {
+    **{name: partial(load_repository_set, name=name) for name in REPOSITORY_SETS},
+    "tiny_imagenet_lt_features": load_tiny_imagenet_lt,
+}
 """Data sets by name."""
 
 
@@ -178,7 +186,7 @@ def _train(problem: Problem, scheme: Scheme, seed: int, num_negatives: int, sett
     model.fit(problem.features, problem.labels)
     seconds = time.perf_counter() - started
     best = torch.from_numpy(model.predict_topk(problem.test_features, max(RECALL_PLACES)))
-    return Result(scheme, seed, measure(best, problem.test_labels, model.label_prior_), seconds)
+    return Result(scheme, seed, measure(best, problem.test_labels, model.label_prior_, problem.propensity), seconds)
 
 
 def _split_result(result: Result) -> list[dict[str, float]]:
@@ -203,14 +211,16 @@ def _build_sampling(scheme: Scheme, problem: Problem, num_negatives: int) -> dic
     return {"distribution": lambda _: distribution, "weighting": weighting, "num_negatives": num_negatives}
 
 
-def measure(best: Tensor, truth: Any, prior: ClassPrior) -> dict[str, float]:
+def measure(
+    best: Tensor, truth: Any, prior: ClassPrior, propensity: tuple[float, float] = PROPENSITY_CONSTANTS["other"]
+) -> dict[str, float]:
     """Percent: recall by slice, precision and propensity-scored precision of ranked labels."""
     groups = {"full": torch.arange(prior.num_classes), **prior.quantile_groups()}
     recalls = group_recall(best, truth, groups, RECALL_PLACES)
     places = max(PRECISION_PLACES)
     precisions = {
         "P": precision_at_k(best, truth, places),
-        "PSP": propensity_scored_precision_at_k(best, truth, places, inverse_propensities(prior)),
+        "PSP": propensity_scored_precision_at_k(best, truth, places, inverse_propensities(prior, *propensity)),
     }
     values = {f"{group} R@{k}": recall[i] for group, recall in recalls.items() for i, k in enumerate(RECALL_PLACES)}
     values |= {f"{name}@{k}": value[k - 1] for name, value in precisions.items() for k in PRECISION_PLACES}

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,7 @@ from longtail.diagnostics import (
 )
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.report.digests.embeddings import SCALES, EmbeddingDigest, digest_embeddings, map_to_plane
-from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, add_option
+from longtail.lab.reproduce.experiment import add_option
 from longtail.lab.reproduce.logit_adjustment import CITED, measure_best, read_head, rescore_normalized
 from longtail.lab.reproduce.study import (
     DATA,
@@ -42,8 +41,9 @@ from longtail.lab.reproduce.study import (
     Training,
     choose_recipe,
     find_column,
+    locate_nothing,
 )
-from longtail.lab.reproduce.trials import run_study
+from longtail.lab.reproduce.trials import make_experiment
 from longtail.lab.runs.folder import Run
 from longtail.losses.elm import probability_margin, pull
 from longtail.methods.table import get_method
@@ -229,7 +229,7 @@ def build_study(options: StudyOptions) -> Study:
         if "normalization" in name:
             measure = _measure_normalized
         reported = {} if column is None else {"balanced_accuracy": REPORTED[name][column]}
-        locate = partial(_locate_all, name=name) if name in COMPARED else _locate_nothing
+        locate = partial(_locate_all, name=name) if name in COMPARED else locate_nothing
         entries.append(Entry("Table 2", name, training, reported, NOTES.get(name, ""), measure, locate))
     for strength in STRENGTHS:
         training = Training("elm" if strength == own else f"elm(strength={strength})")
@@ -237,10 +237,6 @@ def build_study(options: StudyOptions) -> Study:
         entries.append(Entry("Figure 7", f"ELM at {strength:g}", training, measure=measure_accuracy, locate=locate))
     title = "ELM: embedding and logit margins for long-tail learning"
     return Study("elm", title, entries, TABLES, FIGURES, NOTE)
-
-
-def _locate_nothing(run: Run) -> list[Point]:
-    return []
 
 
 QUANTITIES = {
@@ -294,15 +290,10 @@ NOTE = (
 )
 
 
-def run(options: Options, folder: Path, say: Say) -> Outcome:
-    """Train what the rows need, and write the tables and figures."""
-    return run_study(build_study(options), options, folder, say)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = make_experiment(
     "elm",
     "Embedding and logit margins: ELM and the methods it is compared with.",
     'Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Table 2, Figures 2-7.',
     Options,
-    run,
+    build_study,
 )

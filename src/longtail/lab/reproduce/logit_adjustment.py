@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.lab.reproduce.experiment import Experiment, Outcome, Say
 from longtail.lab.reproduce.study import (
     Entry,
     Figure,
@@ -28,7 +26,7 @@ from longtail.lab.reproduce.study import (
     find_column,
     find_errors,
 )
-from longtail.lab.reproduce.trials import run_study
+from longtail.lab.reproduce.trials import make_experiment
 from longtail.lab.runs.folder import CHECKPOINT, Run, read_checkpoint
 from longtail.lab.training.evaluation import score_metrics
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits
@@ -264,15 +262,10 @@ NOTE = (
 )
 
 
-def run(options: Options, folder: Path, say: Say) -> Outcome:
-    """Train what the rows need, and write the tables and figures."""
-    return run_study(build_study(options), options, folder, say)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = make_experiment(
     "logit-adjustment",
     "Logit adjustment and the methods it is compared with, beside the paper's numbers.",
     'Menon et al. (2021), "Long-tail learning via logit adjustment", Table 2, Figures 1, 3 and 4.',
     Options,
-    run,
+    build_study,
 )

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from longtail.lab.data.registry import load_data
-from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
+from longtail.lab.reproduce.experiment import Summary, add_option
 from longtail.lab.reproduce.logit_adjustment import CITED
 from longtail.lab.reproduce.study import (
     DATA,
@@ -32,8 +31,9 @@ from longtail.lab.reproduce.study import (
     StudyOptions,
     Training,
     choose_recipe,
+    locate_nothing,
 )
-from longtail.lab.reproduce.trials import run_study
+from longtail.lab.reproduce.trials import make_experiment
 from longtail.lab.runs.folder import Run
 from longtail.lab.runs.statistics import estimate
 from longtail.lab.training.recipe import Recipe
@@ -248,7 +248,7 @@ def plan_cifar(options: Options, recipe: Recipe) -> list[Entry]:
             column = RATIOS.index(options.ratio)
             reported = {quantity: value for quantity, errors in pairs if (value := errors[column]) is not None}
         note = {"CB": CITED["Class-balanced"], "LDAM-DRW": CITED["Adaptive + DRW"]}.get(name, "")
-        locate = partial(_locate_all, name=name) if name in ("BCE", "PLM (BCE)") else _locate_nothing
+        locate = partial(_locate_all, name=name) if name in ("BCE", "PLM (BCE)") else locate_nothing
         table = CIFAR_TABLES.get(data, "Table 3")
         entries.append(Entry(table, name, training, reported, note, measure, locate))
     place = {"cifar10": 0, "cifar100": 1}.get(data) if options.ratio == 100 and is_published else None
@@ -308,10 +308,6 @@ def conclude_fit(lines: Sequence[Mapping[str, str]]) -> list[Summary]:
         "with ratios 7.58 times down and 6.54 times up."
     )
     return [Summary(headings, rows, note)] if rows else []
-
-
-def _locate_nothing(run: Run) -> list[Point]:
-    return []
 
 
 def _write_method(name: str, options: Mapping[str, Any]) -> str:
@@ -377,15 +373,10 @@ NOTE = (
 )
 
 
-def run(options: Options, folder: Path, say: Say) -> Outcome:
-    """Train what the rows need, and write the tables and figures."""
-    return run_study(build_study(options), options, folder, say)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = make_experiment(
     "plm",
     "Partial label masking around several losses, its rate and its start.",
     'Duarte et al. (2021), "PLM: partial label masking for imbalanced multi-label classification", Tables 1, 3-6.',
     Options,
-    run,
+    build_study,
 )

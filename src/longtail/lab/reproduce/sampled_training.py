@@ -24,6 +24,7 @@ from longtail.lab.reproduce.study import (
     Study,
     StudyOptions,
     Training,
+    locate_nothing,
     measure_errors,
 )
 from longtail.lab.runs.folder import Run
@@ -60,7 +61,7 @@ def _plan_schemes(table: str, method: str, number: int, suffix: str = "") -> lis
         for weighting in TABLE_2:
             options = f"distribution={sampling.replace('-', '_')},weighting={weighting},num_negatives={number}"
             name = f"{sampling} {weighting}"
-            locate = partial(_locate_number, number=number, name=name) if suffix else _locate_nothing
+            locate = partial(_locate_number, number=number, name=name) if suffix else locate_nothing
             training = Training(f"{method}({options})")
             entries.append(Entry(table, f"{name}{suffix}", training, measure=measure_errors, locate=locate))
     return entries
@@ -71,10 +72,6 @@ def _locate_number(run: Run, number: int, name: str) -> list[Point]:
     errors = measure_errors(run)
     found = {group: errors[key] for key, group in GROUPS.items() if key in errors}
     return [Point("Figure 6", number, value, panel=group, series=name) for group, value in found.items()]
-
-
-def _locate_nothing(run: Run) -> list[Point]:
-    return []
 
 
 QUANTITIES = {"balanced_error": "balanced error, %", **GROUPS}

@@ -27,6 +27,7 @@ __all__ = [
     "describe_protocol",
     "find_errors",
     "find_column",
+    "locate_nothing",
     "measure_errors",
 ]
 
@@ -116,7 +117,8 @@ def measure_errors(run: Run) -> dict[str, float]:
     return find_errors(run.metrics)
 
 
-def _no_points(run: Run) -> list[Point]:
+def locate_nothing(run: Run) -> list[Point]:
+    """No points."""
     return []
 
 
@@ -133,7 +135,7 @@ class Entry:
     note: str = ""
     """What sets the paper's value or ours apart."""
     measure: Callable[[Run], Mapping[str, float]] = measure_errors
-    locate: Callable[[Run], Iterable[Point]] = _no_points
+    locate: Callable[[Run], Iterable[Point]] = locate_nothing
     """Its points in figures."""
 
 

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from longtail.lab.reproduce._writing import csv_text, page, plots, write_files
-from longtail.lab.reproduce.experiment import MissingRow, Outcome, Say, Summary
+from longtail.lab.reproduce.experiment import Experiment, MissingRow, Outcome, Say, Summary
 from longtail.lab.reproduce.figures import draw_figure
 from longtail.lab.reproduce.ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, Line, read_lines
 from longtail.lab.reproduce.paper_tables import summarize_table, to_html, to_markdown
@@ -30,7 +31,7 @@ from longtail.lab.training.recipe import Recipe
 from longtail.methods import get_method
 from longtail.prior import ClassPrior
 
-__all__ = ["Trial", "count_epochs", "plan_trials", "run_study", "say_epochs", "write_study"]
+__all__ = ["Trial", "count_epochs", "make_experiment", "plan_trials", "run_study", "say_epochs", "write_study"]
 
 SMALL_FIGURES = ("lines", "bars")
 """Kinds of figures whose points are kept beside the rows; those of clouds and densities are too many."""
@@ -74,6 +75,17 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
     summaries += study.conclude(lines)
     points = [*ledgers.read_points(), *(point for figure in study.figures for point in figure.locate(lines))]
     return Outcome(summaries, write_study(study, recipe, summaries, points, folder), missing)
+
+
+def make_experiment(
+    name: str, summary: str, reference: str, options: type[StudyOptions], build_study: Callable[[Any], Study]
+) -> Experiment:
+    """The experiment of a study that follows from its options."""
+
+    def run(options: StudyOptions, folder: Path, say: Say) -> Outcome:
+        return run_study(build_study(options), options, folder, say)
+
+    return Experiment(name, summary, reference, options, run)
 
 
 @dataclass(frozen=True)

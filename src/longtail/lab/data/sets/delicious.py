@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from longtail.lab.data.dataset import Dataset
-from longtail.lab.data.formats.sparse_text import SparseSamples, read_sparse_file, sparse_dataset
-from longtail.lab.data.locate import PathLike, data_root, published_file
+from longtail.lab.data.formats.sparse_text import SparseSamples, sparse_dataset
+from longtail.lab.data.locate import PathLike
+from longtail.lab.data.sets.extreme_repository import read_repository_set
 
 __all__ = ["load_delicious", "read_delicious"]
 
@@ -31,9 +32,4 @@ def read_delicious(
         Bhatia et al. (2016), "The extreme classification repository"; Tsoumakas et al. (2008), "Effective and
         efficient multilabel classification in domains with large number of labels".
     """
-    folder = data_root(root)
-    train, test = (
-        read_sparse_file(published_file("Delicious", folder, f"delicious/{name}.txt"), cache)
-        for name in ("train", "test")
-    )
-    return train, test
+    return read_repository_set("delicious", root, cache)
