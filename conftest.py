@@ -24,6 +24,9 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+collect_ignore = ["src/longtail/integrations/lightning.py"]
+"""Has no examples, and imports lightning, which may be absent and takes seconds."""
+
 PACKAGES = (
     "prior",
     "margins",

@@ -1,18 +1,19 @@
-"""The adjusted loss in Hugging Face's Trainer: pass it as ``compute_loss_func``; the model and data stay as they are.
+"""The adjusted loss in Hugging Face's Trainer: one call after it is made; the model and data stay as they are.
 
     pip install transformers accelerate
     python examples/with_hugging_face.py
 
-Nothing is downloaded: a small, untrained BERT learns which of five words a sentence holds, two of them rare.
+Nothing is downloaded: a small, untrained BERT learns which of five words a sentence holds, two of them rare. Lines
+that are new end in "# new"; the call counts the labels, and sets the loss, the metrics and, for a method that has
+one, the sampler. Gradient accumulation and several processes work as they are.
 """
 
 import tempfile
 
 import numpy as np
-import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
-from longtail import ClassPrior, margin_cross_entropy, margins
-from longtail.metrics import balanced_accuracy
+from longtail.integrations import apply_method  # new
 
 COUNTS = (800, 400, 200, 25, 8)
 
@@ -26,32 +27,8 @@ def sentences(counts, seed):
     return [{"input_ids": row.tolist(), "labels": int(label)} for row, label in zip(words, labels, strict=True)]
 
 
-def make_loss(margin):
-    """What Trainer takes as ``compute_loss_func``.
-
-    Trainer adds up the gradients of ``gradient_accumulation_steps`` batches and does not divide them. It hands over
-    how many labels these batches have together: the loss is the sum over samples divided by that number. A mean
-    would make gradients as many times too large as there are batches.
-    """
-
-    def compute_loss(outputs, labels, num_items_in_batch=None):
-        num_items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
-        return margin_cross_entropy(outputs.logits, labels, margin).sum() / num_items
-
-    return compute_loss
-
-
-def measure(prediction):
-    accuracy = balanced_accuracy(torch.tensor(prediction.predictions), torch.tensor(prediction.label_ids))
-    return {"balanced_accuracy": float(accuracy)}
-
-
 def main():
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
-
     set_seed(0)
-    train, test = sentences(COUNTS, 0), sentences((60,) * 5, 1)
-    prior = ClassPrior.from_labels([item["labels"] for item in train])
     size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertForSequenceClassification(BertConfig(vocab_size=100, num_labels=len(COUNTS), **size))
     with tempfile.TemporaryDirectory() as folder:
@@ -67,14 +44,8 @@ def main():
             disable_tqdm=True,
             use_cpu=True,
         )
-        trainer = Trainer(
-            model,
-            arguments,
-            train_dataset=train,
-            eval_dataset=test,
-            compute_loss_func=make_loss(margins.logit_adjusted(prior)),
-            compute_metrics=measure,
-        )
+        trainer = Trainer(model, arguments, train_dataset=sentences(COUNTS, 0), eval_dataset=sentences((60,) * 5, 1))
+        apply_method(trainer, "logit_adjusted")  # new
         trainer.train()
         print(trainer.evaluate())
 

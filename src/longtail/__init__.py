@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longtail import (
         boosting,
+        correction,
         datasets,
         diagnostics,
         errors,
         estimators,
         heads,
+        integrations,
         losses,
         margins,
         masking,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         posthoc,
         prior,
         sampling,
+        serving,
         weights,
     )
     from longtail.datasets import make_long_tailed
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
     from longtail.methods import METHODS, Method, Phase, get_method
     from longtail.metrics import BalancedAccuracy, GroupAccuracy
     from longtail.negatives import SampledLinear, implied_margins
-    from longtail.posthoc import adjust_logits, estimate_target_prior, tune_tau
+    from longtail.posthoc import adjust_logits, estimate_target_prior, fold_adjustment, tune_tau
     from longtail.prior import ClassPrior
     from longtail.sampling import ClassBalancedSampler, MetaSampler
 
@@ -75,6 +78,7 @@ __all__ = [
     "ClassBalancedSampler",
     "MetaSampler",
     "adjust_logits",
+    "fold_adjustment",
     "tune_tau",
     "estimate_target_prior",
     "BalancedAccuracy",
@@ -90,11 +94,13 @@ __all__ = [
     "get_method",
     "make_long_tailed",
     "boosting",
+    "correction",
     "datasets",
     "diagnostics",
     "errors",
     "estimators",
     "heads",
+    "integrations",
     "losses",
     "margins",
     "masking",
@@ -104,6 +110,7 @@ __all__ = [
     "posthoc",
     "prior",
     "sampling",
+    "serving",
     "weights",
 ]
 
@@ -132,7 +139,7 @@ _HOMES = {
     "methods": ("METHODS", "Method", "Phase", "get_method"),
     "metrics": ("BalancedAccuracy", "GroupAccuracy"),
     "negatives": ("SampledLinear", "implied_margins"),
-    "posthoc": ("adjust_logits", "estimate_target_prior", "tune_tau"),
+    "posthoc": ("adjust_logits", "estimate_target_prior", "fold_adjustment", "tune_tau"),
     "prior": ("ClassPrior",),
     "sampling": ("ClassBalancedSampler", "MetaSampler"),
 }

@@ -21,6 +21,7 @@ __all__ = [
     "loss_dtype",
     "unit_vectors",
     "squared_distances",
+    "varies",
 ]
 
 
@@ -96,3 +97,15 @@ def squared_distances(x: Tensor, others: Tensor) -> Tensor:
     norms = x.square().sum(dim=-1)
     other_norms = norms if others is x else others.square().sum(dim=-1)
     return (norms[..., :, None] + other_norms[..., None, :]).sub(x @ others.mT, alpha=2).clamp_min(0)
+
+
+def varies(values: Tensor | None) -> bool:
+    """Whether a vector has two values that are apart by more than rounding.
+
+    >>> varies(torch.tensor([1.0, 2.0])), varies(torch.ones(3)), varies(None)
+    (True, False, False)
+    """
+    if values is None or values.ndim != 1 or not len(values):
+        return False
+    low, high = torch.aminmax(values)
+    return bool(high - low > 1e-6 * (1 + torch.maximum(low.abs(), high.abs())))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
+from longtail._core.numerics import varies
 from longtail.losses.softmax import MarginCrossEntropy
 from longtail.margins import Margins
 from longtail.sampling.classes import ClassBalancedSampler, InstanceSampler
@@ -32,6 +33,10 @@ SamplerFactory = Callable[[Tensor, int, int], Sampler[int]]
 
 HeadBuilder = Callable[[int, int], nn.Module]
 """Length of an embedding, number of classes -> a head."""
+
+
+CORRECT_NOTHING = ("positive", "target_shift")
+"""Terms of a loss that depend on the true class alone: they separate classes, and leave their frequencies."""
 
 
 class Learner(Protocol):
@@ -152,6 +157,23 @@ class Plan:
     def is_posthoc(self) -> bool:
         """Whether it does something to the trained model."""
         return self.adjust_logits is not None or self.adjust_head is not None
+
+    @property
+    def corrects_prior(self) -> bool:
+        """Whether it takes class frequencies out, so that adjusting the logits as well would correct twice.
+
+        A margin of the true class alone, such as the adaptive one, separates classes and corrects nothing.
+        """
+        stages = [number for number, phase in enumerate(self.phases) if phase.new_head is not None]
+        deciding = self.phases[stages[-1] if stages else 0 :]  # those that train the head that predicts
+        of_loss = (None if self.margins is None else self.margins.negative, self.class_weights)
+        return self.is_posthoc or any(map(varies, of_loss)) or any(map(_corrects, deciding))
+
+
+def _corrects(phase: Phase) -> bool:
+    """Whether a phase draws other class frequencies than the data's, or has a loss that tells negatives apart."""
+    terms = (value for name, value in phase.loss.named_buffers() if name.rpartition(".")[2] not in CORRECT_NOTHING)
+    return phase.sampler is not instance_sampler or phase.learner is not None or any(map(varies, terms))
 
 
 def margin_plan(margins: Margins | None = None, class_weights: Tensor | None = None) -> Plan:

@@ -16,6 +16,7 @@ from longtail.posthoc.label_shift import (
     detect_prior_shift,
     rlls_prior,
 )
+from longtail.posthoc.fold import fold_adjustment
 from longtail.posthoc.nearest import class_means, nearest_mean, nearest_neighbors
 from longtail.posthoc.normalize import normalize_weights, normalize_weights_by_prior
 from longtail.posthoc.objectives import (
@@ -34,6 +35,7 @@ __all__ = [
     "drawn_prior",
     "margin_prior",
     "weighted_prior",
+    "fold_adjustment",
     "class_means",
     "nearest_mean",
     "nearest_neighbors",
