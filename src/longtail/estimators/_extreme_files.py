@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail._core.tensors_file import load_tensors, save_tensors
+from longtail.correction import Correction
 from longtail.estimators._extreme_calibration import Calibration
 from longtail.estimators._extreme_features import FeatureScaling
 from longtail.estimators._extreme_network import Network
@@ -32,7 +33,7 @@ class SavedModel(NamedTuple):
 
     settings: dict[str, Any]
     facts: dict[str, Any]
-    """Names of labels, None for numbers; whether rows are normalized; the calibration."""
+    """Names of labels, None for numbers; whether rows are normalized; the calibration; the correction."""
     label_prior: ClassPrior
     num_features: int
     state: dict[str, Tensor]
@@ -47,6 +48,7 @@ class LoadedModel(NamedTuple):
     calibration: Calibration
     shift: Tensor
     names: npt.NDArray[Any]
+    correction: Correction
 
 
 def write_model(path: PathLike, model: SavedModel) -> None:
@@ -87,7 +89,9 @@ def build_model(saved: SavedModel, activation: str, skip_connection: bool, scale
     slope, offset, is_single = saved.facts["calibration"]
     scaling = FeatureScaling(None if idf is None else idf.numpy(), bool(saved.facts["normalizes_rows"]))
     calibration = Calibration(float(slope), float(offset), bool(is_single))
-    return LoadedModel(network, scaling, calibration, shift, _read_names(saved.facts["names"], num_labels))
+    names = _read_names(saved.facts["names"], num_labels)
+    record = {**saved.facts["correction"], "counts": saved.label_prior.counts}
+    return LoadedModel(network, scaling, calibration, shift, names, Correction.from_json(record))
 
 
 def _read_names(names: list[str] | None, num_labels: int) -> npt.NDArray[Any]:

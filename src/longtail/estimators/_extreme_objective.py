@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longtail._core.numerics import varies
+from longtail.correction import Correction
 from longtail.estimators._extreme_labels import find_columns
 from longtail.estimators._extreme_losses import Criterion, DrawnNegatives, FullDecoupled, FullSoftmax
 from longtail.estimators._extreme_settings import tau_of
@@ -20,7 +23,7 @@ from longtail.negatives.losses import CROSS_ENTROPY
 from longtail.negatives.weightings import targeting
 from longtail.prior import ClassPrior
 
-__all__ = ["initial_bias", "make_criterion"]
+__all__ = ["describe_correction", "initial_bias", "make_criterion"]
 
 
 def make_criterion(model: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Criterion:
@@ -46,6 +49,19 @@ def make_criterion(model: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Cr
             excludes_other_labels=model.excludes_other_labels,
         )
     return DrawnNegatives(head, class_weights)
+
+
+def describe_correction(model: Any, prior: ClassPrior, criterion: Criterion) -> Correction:
+    """What the loss of an estimator does about the prior."""
+    is_corrected = varies(criterion.implied_margins(prior).negative) or varies(criterion.class_weights)
+    chosen = model.weighting if model.margins is None else model.margins
+    if chosen is None:
+        tau = tau_of(model.emphasis)
+        return Correction(prior, "logit_adjusted" if tau else "cross_entropy", tau, is_corrected)
+    named = chosen.func if isinstance(chosen, partial) else chosen
+    parameter = inspect.signature(chosen).parameters.get("tau")
+    strength = parameter.default if parameter is not None and isinstance(parameter.default, int | float) else None
+    return Correction(prior, getattr(named, "__name__", type(named).__name__), strength, is_corrected)
 
 
 def initial_bias(prior: ClassPrior, criterion: Criterion) -> Tensor:

@@ -17,6 +17,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from longtail.correction import Correction
 from longtail.errors import DamagedFileError
 from longtail.estimators._extreme_calibration import LOOKED_AT, Calibration, calibrate, compute_probabilities
 from longtail.estimators._extreme_data import (
@@ -41,7 +42,7 @@ from longtail.estimators._extreme_network import (
     join_networks,
     rank_labels,
 )
-from longtail.estimators._extreme_objective import initial_bias, make_criterion
+from longtail.estimators._extreme_objective import describe_correction, initial_bias, make_criterion
 from longtail.estimators._extreme_parameters import CONSTRAINTS, NOT_SAVED
 from longtail.estimators._extreme_settings import (
     MANY_SAMPLES,
@@ -128,6 +129,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         label_prior_: the ``ClassPrior`` of the training labels. If a label has no sample, it is smoothed by 1.
         model_: the fitted ``torch.nn.Module``.
         settings_: what training took, with all that was left open chosen.
+        correction_: the ``Correction``: the prior, what the loss does about it, and by which strength.
         history_: for each epoch its mean loss and, with ``n_iter_no_change``, P@1 on the samples held out.
         n_features_in_, n_labels_: sizes.
 
@@ -168,6 +170,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     model_: Network
     settings_: dict[str, Any]
     history_: list[dict[str, float]]
+    correction_: Correction
     trainer_: Trainer
     generators_: Generators
     seen_prior_: ClassPrior
@@ -386,8 +389,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     def save(self, path: PathLike) -> None:
         """Write the fitted model to a safetensors file, which holds numbers and text alone, with a checksum.
 
-        What was needed for training alone (margins, class_weights, distribution, weighting, loss, random_state) is
-        not kept.
+        Its metadata have the prior, the method and its tau, and whether that corrected the prior. What was needed
+        for training alone (margins, class_weights, distribution, weighting, loss, random_state) is not kept.
         """
         check_is_fitted(self)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in NOT_SAVED}
@@ -399,6 +402,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             "names": names,
             "normalizes_rows": self.scaling_.normalizes_rows,
             "calibration": list(self.calibration_),
+            "correction": self.correction_.to_json() | {"counts": []},  # they are a tensor of the file
         }
         write_model(path, SavedModel(settings, facts, self.label_prior_, self.n_features_in_, state))
 
@@ -423,6 +427,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         estimator.scaling_, estimator.calibration_ = loaded.scaling, loaded.calibration
         estimator.classes_, estimator.label_prior_ = loaded.names, saved.label_prior
         estimator.history_, estimator.settings_ = [], {}
+        estimator.correction_ = loaded.correction
         estimator.n_features_in_, estimator.n_labels_ = saved.num_features, saved.label_prior.num_classes
         return estimator
 
@@ -493,6 +498,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         """What predictions need beside the network, from some samples."""
         self.shift_ = criterion.implied_margins(self.label_prior_).negative.float()
         self.calibration_ = calibrate(self.model_, features, labels, self.shift_, is_single)
+        self.correction_ = describe_correction(self, self.label_prior_, criterion)
 
     def _make_generators(self) -> Generators:
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=2)

@@ -7,6 +7,7 @@ from longtail.posthoc.calibration import (
     calibrate_groups,
     group_temperatures,
 )
+from longtail.posthoc.fold import fold_adjustment
 from longtail.posthoc.label_shift import (
     PriorInterval,
     ShiftTest,
@@ -16,7 +17,6 @@ from longtail.posthoc.label_shift import (
     detect_prior_shift,
     rlls_prior,
 )
-from longtail.posthoc.fold import fold_adjustment
 from longtail.posthoc.nearest import class_means, nearest_mean, nearest_neighbors
 from longtail.posthoc.normalize import normalize_weights, normalize_weights_by_prior
 from longtail.posthoc.objectives import (

@@ -23,6 +23,7 @@ from longtail.lab.cli.demo import demo
 from longtail.lab.cli.download import download
 from longtail.lab.cli.embed import embed
 from longtail.lab.cli.explain import explain
+from longtail.lab.cli.export import export
 from longtail.lab.cli.inspect import inspect
 from longtail.lab.cli.list import list_methods
 from longtail.lab.cli.report import report
@@ -79,7 +80,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learning from imbalanced labels: inspect labels, adjust a trained model's scores, train, compare, report.",
 )
-for command in (list_methods, show, inspect, adjust, train, compare, report, embed, explain, download, demo):
+for command in (list_methods, show, inspect, adjust, train, compare, report, embed, export, explain, download, demo):
     app.command("list" if command is list_methods else command.__name__, cls=PlainCommand)(command)
 app.add_typer(reproduce, name="reproduce")
 

@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-__all__ = ["TIMEOUT_SECONDS", "end_lost_processes", "limit_threads", "open_fabric"]
+__all__ = ["TIMEOUT_SECONDS", "end_lost_processes", "join_again", "limit_threads", "open_fabric"]
 
 SMALL_STEP = 3e8
 """Floating-point operations of a forward pass on a batch, below which one thread is as fast as all of them."""
@@ -69,6 +70,27 @@ def end_lost_processes(fabric: Fabric, timeout: float) -> Iterator[None]:
             f"another process of this training has ended, or has not answered for {timeout:g} seconds; "
             "what was saved is kept: the same command resumes it."
         ) from error
+
+
+def join_again(fabric: Fabric, timeout: float) -> None:
+    """After ``torchrun`` has started all processes again, join their group by keys of this attempt.
+
+    torchrun keeps one store for all attempts, and the addresses of processes that are gone stay in it: a process that
+    is quicker than its neighbors would wait for those.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    has_common_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == "0" or not has_common_store or dist.is_initialized():
+        return
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(*address, is_master=False)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "nccl" if fabric.device.type == "cuda" else "gloo",
+        store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
+        timeout=timedelta(seconds=timeout),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
 
 
 def _read_launcher(environment: Mapping[str, str]) -> dict[str, Any] | None:

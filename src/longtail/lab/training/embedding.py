@@ -17,11 +17,13 @@ from longtail.lab.runs.folder import CHECKPOINT, load_run, read_checkpoint
 from longtail.lab.training.batches import Preparation, prepare_for
 from longtail.lab.training.checks import check_recipe
 from longtail.lab.training.devices import open_fabric
+from longtail.lab.training.epochs import build_plan
 from longtail.lab.training.evaluation import outputs_of_split, test_batch_size
 from longtail.lab.training.models import Classifier, build_model
 from longtail.lab.training.recipe import Recipe, parse_recipe
+from longtail.methods import Plan
 
-__all__ = ["embed_data", "embed_run", "embed_with", "limited", "start_from_means"]
+__all__ = ["embed_data", "embed_run", "embed_with", "limited", "load_trained_model", "start_from_means"]
 
 
 def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False) -> Dataset:
@@ -42,7 +44,7 @@ def embed_run(folder: Path, accelerator: str = "auto", trust_code: bool = False)
     if data.train.labels.ndim != 1:
         raise ValueError(f"{folder}: embeddings are kept with one label per sample, and these data are multi-label.")
     check_same_data(digest_data(data), run.summary.get("data"), folder)
-    encoder = _trained_encoder(folder / CHECKPOINT, recipe, data)
+    encoder = load_trained_model(folder / CHECKPOINT, recipe, data, build_plan(recipe, data.prior)).encoder
     fabric = open_fabric(accelerator)
     prepare = prepare_for(data, recipe.train.channels_last)
     return embed_data(fabric, encoder, data, prepare, test_batch_size(recipe))
@@ -101,17 +103,20 @@ def _round_robin(labels: Tensor, most: int) -> Tensor:
     return by_class[rank_in_class.argsort(stable=True)[:most]].sort().values
 
 
-def _trained_encoder(checkpoint: Path, recipe: Recipe, data: Dataset) -> nn.Module:
-    """The encoder with its last weights, or with their moving average if the run has one."""
+def load_trained_model(checkpoint: Path, recipe: Recipe, data: Dataset, plan: Plan) -> Classifier:
+    """The model with its last weights, or with their moving average if the run has one."""
     saved, _ = read_checkpoint(checkpoint)
     options = dict(recipe.model.options)
-    encoder = build_model(recipe.model.name, data.num_classes, data.input_shape, **options).encoder
+    model = build_model(recipe.model.name, data.num_classes, data.input_shape, default_head=plan.head, **options)
+    for phase in plan.phases:
+        if phase.new_head is not None:
+            model.head = phase.new_head(model.head)
     try:
         has_average = saved["average"] is not None
-        prefix = "module.encoder." if has_average else "encoder."
+        prefix = "module." if has_average else ""
         weights = saved["average" if has_average else "model"]
-        encoder.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+        model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{checkpoint} is the checkpoint of another model ({reason}); train it again.") from None
-    return encoder
+    return model

@@ -1,4 +1,4 @@
-"""Every epoch of a plan in order, with the stage that shares one learning-rate schedule."""
+"""The plan of a recipe, and every epoch of it in order, with the stage that shares one learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from longtail.methods import Learner, Phase
+from longtail.lab.training.mixing import seen_prior
+from longtail.lab.training.recipe import Recipe
+from longtail.methods import Learner, Phase, Plan, get_method
+from longtail.prior import ClassPrior
 from longtail.sampling import EpochSampler
 
-__all__ = ["PlannedEpoch", "draw_indices", "plan_epochs"]
+__all__ = ["PlannedEpoch", "build_plan", "draw_indices", "plan_epochs"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,12 @@ class PlannedEpoch:
     stage: int
     epoch_in_stage: int
     stage_epochs: int
+
+
+def build_plan(recipe: Recipe, prior: ClassPrior) -> Plan:
+    """What the recipe's method does for data of this prior, as its batches show them."""
+    seen = seen_prior(prior, recipe.train.mixing, recipe.train.mixing_alpha)
+    return get_method(recipe.method.name).plan(seen, **recipe.method.options)
 
 
 def plan_epochs(phases: Sequence[Phase], epochs: int) -> list[PlannedEpoch]:

@@ -51,9 +51,15 @@ from longtail.lab.training.batches import (
     train_batches,
 )
 from longtail.lab.training.checks import check_data, check_recipe
-from longtail.lab.training.devices import TIMEOUT_SECONDS, end_lost_processes, limit_threads, open_fabric
+from longtail.lab.training.devices import (
+    TIMEOUT_SECONDS,
+    end_lost_processes,
+    join_again,
+    limit_threads,
+    open_fabric,
+)
 from longtail.lab.training.embedding import embed_data, limited, start_from_means
-from longtail.lab.training.epochs import PlannedEpoch, draw_indices, plan_epochs
+from longtail.lab.training.epochs import PlannedEpoch, build_plan, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import (
     expert_metrics,
     outputs_of_split,
@@ -61,13 +67,12 @@ from longtail.lab.training.evaluation import (
     score_metrics,
     test_batch_size,
 )
-from longtail.lab.training.mixing import seen_prior
 from longtail.lab.training.models import keep_embeddings
 from longtail.lab.training.optimizers import climb, learning_rate, limit_norms
 from longtail.lab.training.progress import TrainingProgress
 from longtail.lab.training.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
 from longtail.lab.training.state import State, begin_stage, save_state, start_state
-from longtail.methods import Phase, Plan, get_method, takes_embeddings
+from longtail.methods import Phase, Plan, takes_embeddings
 from longtail.sampling import recording, sgd_step_size
 
 __all__ = ["train"]
@@ -110,6 +115,7 @@ def train(
     check_positive(timeout, "timeout")
     fabric = open_fabric(accelerator, devices, recipe.train.precision, timeout)
     with end_lost_processes(fabric, timeout):
+        join_again(fabric, timeout)
         fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
@@ -128,8 +134,7 @@ def train(
     digest = digest_data(data)
     if is_complete:
         return _load_same_run(folder, digest)
-    prior = seen_prior(data.prior, recipe.train.mixing, recipe.train.mixing_alpha)
-    plan = get_method(recipe.method.name).plan(prior, **recipe.method.options)
+    plan = build_plan(recipe, data.prior)
     check_data(recipe, data, plan)
     epochs = plan_epochs(plan.phases, recipe.train.epochs)
     prepare = prepare_for(data, recipe.train.channels_last)
