@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,9 @@ def compare(
     settings: Settings = None,
     workers: Workers = 0,
     timeout: Timeout = 3600.0,
+    cluster: Annotated[
+        str | None, typer.Option(help="Run on a cluster: a scheduler of Dask, tcp://HOST:PORT, or ray://HOST:PORT.")
+    ] = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Compare methods on one recipe: same data, initial weights and batches. Resumes after an interruption."""
@@ -52,10 +56,12 @@ def compare(
     folder = output or Path("runs", chosen.name)
     names = default_methods(chosen) if methods is None else split_methods(methods)
     jobs = plan_jobs(chosen, names, range(seeds), folder, options, trust_code)
-    compare_runs(jobs, chosen.name, folder, workers, timeout)
+    compare_runs(jobs, chosen.name, folder, workers, timeout, cluster)
 
 
-def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, timeout: float = 3600.0) -> None:
+def compare_runs(
+    jobs: Sequence[Job], name: str, folder: Path, workers: int, timeout: float = 3600.0, cluster: str | None = None
+) -> None:
     """Make the runs, print their table, write their page.
 
     Args:
@@ -64,11 +70,12 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, tim
         folder: where the runs and the page go.
         workers: runs at a time; 0: as many as there are cores.
         timeout: seconds after which a run that shows no sign of life is ended.
+        cluster: the address of a cluster, to run there instead.
     """
     from longtail.lab.report import write_report
     from longtail.lab.training.comparison import write_rows
 
-    runs, failed = finish_jobs(jobs, workers, timeout)
+    runs, failed = finish_jobs(jobs, workers, timeout, cluster)
     if runs:
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
@@ -80,19 +87,29 @@ def compare_runs(jobs: Sequence[Job], name: str, folder: Path, workers: int, tim
         raise ValueError(failed)
 
 
-def finish_jobs(jobs: Sequence[Job], workers: int, timeout: float = 3600.0) -> tuple[list[Run], str]:
+def finish_jobs(
+    jobs: Sequence[Job], workers: int, timeout: float = 3600.0, cluster: str | None = None
+) -> tuple[list[Run], str]:
     """The runs that came to their end, in order, and in words which did not."""
+    from longtail.lab.training.cluster import connect_cluster, run_on_cluster
     from longtail.lab.training.comparison import Failure, default_workers, run_jobs
     from longtail.lab.training.progress import ComparisonProgress
 
     outcomes: list[Run | Failure] = []
-    with ComparisonProgress(len(jobs)) as progress:
+    with ComparisonProgress(len(jobs)) as progress, ExitStack() as stack:
 
         def watch(running: Sequence[Job]) -> None:
             progress.show(len(outcomes), [(job.folder, job.title, job.recipe.train.epochs) for job in running])
 
-        for outcome in run_jobs(jobs, workers or default_workers(), watch, timeout):
+        if cluster is None:
+            made = run_jobs(jobs, workers or default_workers(), watch, timeout)
+        else:
+            stack.enter_context(connect_cluster(cluster))
+            made = run_on_cluster(jobs)
+        for outcome in made:
             outcomes.append(outcome)
+            if cluster is not None:
+                watch([])  # which ones run, the cluster alone knows
     order = [job.folder for job in jobs]
     runs = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
     runs.sort(key=lambda run: order.index(run.path))

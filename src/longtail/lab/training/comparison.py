@@ -35,6 +35,7 @@ __all__ = [
     "Job",
     "default_methods",
     "default_workers",
+    "make_run",
     "name_folder",
     "plan_jobs",
     "run_jobs",
@@ -195,7 +196,7 @@ def run_jobs(
                     waiting.remove(job)
                     worker = idle.pop()
                     arguments = to_toml(job.recipe), job.folder, job.needs, job.trust_code
-                    running[worker.submit(_run, *arguments)] = job, worker
+                    running[worker.submit(make_run, *arguments)] = job, worker
                     started[job.folder] = time.time()
             watch([job for job, _ in running.values()])
             done, _ = wait(running, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
@@ -277,7 +278,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) -> None:
+def make_run(recipe_text: str, folder: Path, base: Path | None, trust_code: bool) -> None:
+    """Train what a recipe, as TOML, says, in this process; ``base`` is the run whose trained model it takes over."""
     import tomllib
 
     from longtail.lab.training.loop import train
