@@ -86,19 +86,27 @@ def wait_for(condition, seconds=300):
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def patience():
+    """Seconds in which a process has surely joined the others, however busy the machine is."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import longtail.lab.training.loop"], check=True)
+    return round(max(10, 5 * (time.monotonic() - start)))
+
+
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
-def test_a_lost_process_of_two_ends_the_other_with_one_line(started, tmp_path, fault):
-    options = ("--devices", "2", "--timeout", "30", "--set", "train.epochs=100000")
+def test_a_lost_process_of_two_ends_the_other_with_one_line(started, tmp_path, fault, patience):
+    options = ("--devices", "2", "--timeout", str(patience), "--set", "train.epochs=100000")
     process = start(tmp_path / "run", *options)
     started.append(process)
     wait_for(lambda: process.poll() is not None or (tmp_path / "run" / "metrics.jsonl").exists())
     assert process.poll() is None, process.stderr.read()
     (other,) = children_of(process.pid)
     os.kill(other, fault)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=600)
     wait_for(lambda: not children_of(process.pid), seconds=30)
     assert process.returncode != 0
-    said = "another process of this training has ended, or has not answered for 30 seconds"
+    said = f"another process of this training has ended, or has not answered for {patience} seconds"
     # The launcher, which watches the processes that it started, may be the first to see that one is gone.
     launcher = "terminated with code -9. Forcefully terminating all other processes"
     assert said in errors or (fault == signal.SIGKILL and launcher in errors)
