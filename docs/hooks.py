@@ -1,16 +1,25 @@
-"""What mkdocs calls to build the site; ``site_pages`` makes its tables. An undocumented public name stops it."""
+"""What mkdocs calls to build the site; ``site_pages`` makes its tables, formulas, pictures and gallery.
+
+An undocumented public name, a formula that cannot be typeset, an example that fails and a picture that is missing
+stop it.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
-from site_pages import ROOT, methods, reference, tables
+from site_pages import ROOT, gallery, methods, pictures, reference, tables, typeset
 
-from longtail import METHODS
+from longtail import METHODS, __version__
 
+REPOSITORY = "LONGTAIL_REPOSITORY"
+"""The environment variable that may hold the address of the repository."""
 FOREIGN_SCRIPT, OWN_SCRIPT = "https://unpkg.com/iframe-worker/shim", "javascripts/file-worker.js"
 """What the theme loads to search on file:// pages, and what stands in for it."""
 
@@ -25,22 +34,41 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {family.capitalize(): [f"methods/{method.name}.md" for method in members]}
         for family, members in methods.families().items()
     ]
+    examples = [
+        {section: [f"gallery/{example.name}.md" for example in members]}
+        for section, members in gallery.list_examples().items()
+    ]
+    modules = [f"reference/{module.name}.md" for module in reference.public_modules(package)]
     pages = {
+        "Gallery": ["gallery/index.md", *examples],
         "Methods": ["methods/index.md", *by_family],
-        "Reference": [f"reference/{module.name}.md" for module in reference.public_modules(package)],
+        "Reference": ["reference/index.md", *modules],
     }
+    config.copyright = f"longtail {__version__}, Apache-2.0"
+    if REPOSITORY in os.environ:  # the site is built from any checkout; an edit link needs to know where that is kept
+        config.repo_url = os.environ[REPOSITORY].rstrip("/")
+        config.edit_uri = "edit/main/docs/"
     assert config.nav is not None
     config.nav = [{title: pages.get(title, content) for title, content in entry.items()} for entry in config.nav]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that exist only in the built site."""
-    contents = {"methods/index.md": methods.methods_index(), "changelog.md": (ROOT / "CHANGELOG.md").read_text()}
+    """Add the pages and pictures that exist only in the built site."""
+    contents: dict[str, str | bytes] = {
+        "methods/index.md": methods.methods_index(),
+        "gallery/index.md": gallery.gallery_index(),
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(),
+    }
     contents |= {f"methods/{method.name}.md": methods.method_page(method) for method in METHODS.values()}
+    for example in (one for members in gallery.list_examples().values() for one in members):
+        contents[f"gallery/{example.name}.md"] = gallery.example_page(example)
+        contents[f"gallery/{example.name}.svg"] = gallery.draw_example(example)
+    package = reference.load_package()
+    contents["reference/index.md"] = reference.reference_index(package)
     contents |= {
         f"reference/{module.name}.md": reference.reference_page(module)
-        for module in reference.public_modules(reference.load_package())
+        for module in reference.public_modules(package)
     }
     for path, content in contents.items():
         files.append(File.generated(config, path, content=content))
@@ -48,8 +76,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the tables that come from code or from measured rows."""
-    return tables.fill_alone(markdown)
+    """Fill in the tables that come from code or from measured rows, and typeset formulas."""
+    try:
+        return typeset.place_fences(tables.fill_alone(markdown))
+    except typeset.FormulaError as error:
+        raise PluginError(f"{page.file.src_uri}: a formula {error}") from error
+
+
+def on_page_content(output: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put formulas where Markdown can no longer change them, and say which file the page is made from."""
+    output = typeset.insert_formulas(output)
+    source = ROOT / "docs" / page.file.src_uri
+    if source.is_file():
+        output += f'<p class="source">This page is <code>docs/{page.file.src_uri}</code>.</p>'
+    return output
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Stop where a page shows a picture that is not there, or a formula that was left as it was written."""
+    problems = pictures.find_problems(Path(config.site_dir))
+    if problems:
+        raise PluginError("; ".join(problems) + ".")
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

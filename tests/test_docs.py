@@ -333,7 +333,13 @@ class TestHooks:
     def test_a_method_page_has_the_whole_card_and_its_code_runs(self, hooks, method, capsys):
         page = hooks.methods.method_page(method)
         for section in card_sections(method.card.__doc__):
-            assert section.text.split()[-1].strip("`.") in page
+            if section.title == "Formula":
+                assert 'class="formula"' in hooks.typeset.insert_formulas(page)
+            else:
+                assert section.text.split()[-1].strip("`.") in page
+        shown = hooks.typeset.insert_formulas(page)
+        assert '<svg class="margins"' in shown
+        assert "## Measured" in shown
         for block in BLOCK.finditer(page):
             if block["language"] == "python":
                 assert not run_python(block["text"], method.name, {}, capsys)
@@ -404,8 +410,116 @@ class TestHooks:
         pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
         assert {f"methods/{name}.html" for name in METHODS} <= pages.keys()
         assert 'id="longtail.posthoc.tune_tau"' in pages["reference/posthoc.html"]
+        examples = [path.stem for path in (ROOT / "examples" / "gallery").glob("*.py")]
+        assert len(examples) >= 20
+        assert all(
+            f"gallery/{name}.html" in pages and (tmp_path / "gallery" / f"{name}.svg").is_file() for name in examples
+        )
+        assert 'class="katex"' in pages["idea.html"]
+        assert "longtail 0." in pages["index.html"]
+        assert "docs/idea.md" in pages["idea.html"]
         foreign = re.compile(r"<(?:script|link|img)\b[^>]*(?:src|href)=\"?https?:")
         assert [name for name, html in pages.items() if foreign.search(html)] == []
+
+
+class TestTypesetting:
+    @pytest.mark.parametrize(
+        ("text", "tex"),
+        [
+            ("tau * log(pi[y'] / pi[y])", r"\tau \,\log (\pi _{y'}/\pi _{y})"),
+            ("pi[y]^(-1/4)", r"\pi _{y}^{-1/4}"),
+            ("beta^n[y]", r"\beta ^{n_{y}}"),
+            ("sum_{y' != y} exp(f[y'])", r"\sum_{y'\neq y} \exp (f_{y'})"),
+            ("||x - x+||^2", r"\lVert x-x^{+}\rVert ^{2}"),
+            ("[1 - f[y]]_+", r"[1-f_{y}]_+"),
+            ("pi_target[y]", r"\pi ^{\text{target}} _{y}"),
+        ],
+    )
+    def test_names_of_the_code_become_latex(self, hooks, text, tex):
+        assert hooks.typeset.translate(text) == tex
+
+    def test_words_stay_words(self, hooks):
+        parts = list(hooks.typeset.split_words("l = p^2, where p is the probability of the true label"))
+        assert parts == [
+            ("l=p^{2}", True),
+            (",", False),
+            ("where", False),
+            ("p", True),
+            ("is the probability of the true label", False),
+        ]
+
+    def test_a_formula_that_cannot_be_typeset_stops_the_build(self, hooks):
+        from mkdocs.exceptions import PluginError
+
+        class Page:
+            class file:
+                src_uri = "idea.md"
+
+        with pytest.raises(PluginError, match=r"idea\.md: a formula cannot be typeset.*frca"):
+            hooks.on_page_markdown("```math\n\\frca{1}{2}\n```", Page, None, None)
+        with pytest.raises(hooks.typeset.FormulaError, match="closing"):
+            hooks.typeset.translate("log(1 + x")
+
+    def test_every_formula_of_the_library_is_typeset(self, hooks):
+        package = hooks.reference.load_package()
+        cards = [module[str(name)] for module in hooks.reference.public_modules(package) for name in module.exports]
+        formulas = [card_section(card.docstring.value, "Formula") for card in cards if card.docstring]
+        found = [formula for formula in formulas if formula]
+        assert len(found) > 60
+        shown = [hooks.typeset.insert_formulas(hooks.typeset.place_formula(formula)) for formula in found]
+        assert sum('class="katex"' in html for html in shown) > 0.9 * len(found)  # some are sentences
+        assert not any("placeholder" in html for html in shown)
+
+
+class TestGallery:
+    def write(self, folder, code):
+        path = folder / "example.py"
+        path.write_text(f'"""Title\n\nText.\n"""\n\nimport matplotlib.pyplot as plt\n\n{code}\n')
+        return path
+
+    def test_a_script_becomes_a_picture_and_a_page(self, hooks, tmp_path, monkeypatch):
+        monkeypatch.setattr(hooks.gallery, "ROOT", tmp_path)
+        path = self.write(tmp_path, "plt.plot([1, 2])")
+        assert b"<svg" in hooks.gallery.run_script(path)
+        page = hooks.gallery.example_page(hooks.gallery.Example(path))
+        assert page.startswith("# Title\n\nText.")
+        assert 'src="example.svg"' in page
+        assert "plt.plot([1, 2])" in page
+        assert '"""' not in page
+
+    @pytest.mark.parametrize(
+        ("code", "problem"),
+        [("1 / 0", "ZeroDivisionError"), ("plt.figure()", "draws nothing"), ("plt.plot([]).x", "AttributeError")],
+    )
+    def test_a_script_that_fails_or_draws_nothing_stops_the_build(self, hooks, tmp_path, monkeypatch, code, problem):
+        monkeypatch.setattr(hooks.gallery, "ROOT", tmp_path)
+        with pytest.raises(hooks.gallery.GalleryError, match=rf"example\.py fails: .*{problem}"):
+            hooks.gallery.run_script(self.write(tmp_path, code))
+
+    def test_a_script_that_no_section_has_stops_the_build(self, hooks, monkeypatch):
+        monkeypatch.setattr(hooks.gallery, "SECTIONS", {"First": ("prior", "gone")})
+        with pytest.raises(hooks.gallery.GalleryError, match=r"differ in: .*gone"):
+            hooks.gallery.list_examples()
+
+    def test_a_missing_thumbnail_and_a_raw_formula_are_problems(self, hooks, tmp_path):
+        (tmp_path / "there.svg").touch()
+        (tmp_path / "page.html").write_text('<img src="there.svg"><img class="a" src="gone.svg"><p>$$x$$</p>')
+        found = hooks.pictures.find_problems(tmp_path)
+        assert found == [
+            "page.html shows gone.svg, which does not exist",
+            "page.html has a formula that is not typeset",
+        ]
+
+
+def test_a_method_page_has_what_was_measured(hooks, tmp_path):
+    from site_pages.method_figures import find_margins, show_results
+
+    header = "recipe,method,seed,balanced_accuracy"
+    (tmp_path / "digits.csv").write_text(f"{header}\ndigits,cross_entropy,0,0.5\ndigits,adaptive,0,0.625\n")
+    assert "| `digits` | balanced accuracy | 62.5 | 50.0 | 1 |" in show_results(METHODS["adaptive"], tmp_path)
+    assert "no committed rows" in show_results(METHODS["equalized"], tmp_path)
+    assert float(find_margins(METHODS["logit_adjusted"]).dense()[-1, 0]) == pytest.approx(4.605, abs=1e-3)
+    assert find_margins(METHODS["focal"]) is None
 
 
 TABLE_1 = {

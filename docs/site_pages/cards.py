@@ -10,6 +10,7 @@ import griffe
 
 from longtail.lab.cli.cards import card_sections
 from site_pages.markdown import fenced
+from site_pages.typeset import place_formula
 
 
 class CardSections(griffe.Extension):
@@ -27,7 +28,7 @@ def google_style(docstring: str) -> str:
     for section in card_sections(docstring):
         text = re.sub(r":\w+:`([^`]+)`", r"`\1`", section.text)
         if section.title == "Formula":
-            text = fenced(text, "text")
+            text = place_formula(text)
         if section.title == "Example":
             parts.append(fenced(text, "pycon"))
         else:

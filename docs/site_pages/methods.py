@@ -12,6 +12,9 @@ from longtail import METHODS, ClassPrior, Method
 from longtail.lab.cli.cards import Section, card_section, card_sections
 from longtail.methods import Phase
 from site_pages.markdown import admonition, fenced, one_line, table
+from site_pages.method_figures import show_margins, show_results
+from site_pages.papers_links import link_papers
+from site_pages.typeset import place_formula
 
 EXAMPLE_COUNTS = (500, 50, 5)
 """Samples per class where a method page shows numbers and where consistency is asked for."""
@@ -96,7 +99,7 @@ def methods_index() -> str:
     ]
     for family, methods in families().items():
         formulas = {method.name: one_line(_formula(method)) for method in methods}
-        rows = [[f"[`{name}`]({name}.md)", f"`{formula}`"] for name, formula in formulas.items() if formula]
+        rows = [[f"[`{name}`]({name}.md)", place_formula(formula)] for name, formula in formulas.items() if formula]
         if rows:
             parts += [f"### {family.capitalize()}", table(["method", "formula"], rows)]
     return "\n\n".join(parts) + "\n"
@@ -119,8 +122,10 @@ def method_page(method: Method) -> str:
         fenced(usage(method), "python"),
     ]
     parts += [_section_markdown(section, method) for section in sections[1:]]
+    parts += ["## Margins", show_margins(method)]
     if method.family in ("margin", "weight"):
         parts += ["## In numbers", _in_numbers(method)]
+    parts += ["## Measured", show_results(method)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -129,9 +134,12 @@ def _section_markdown(section: Section, method: Method) -> str:
     match section.title:
         case "":
             return text
-        case "Formula" | "Example":
-            language = "text" if section.title == "Formula" else "pycon"
-            return f"## {section.title}\n\n{fenced(section.text, language)}"
+        case "Formula":
+            return f"## Formula\n\n{place_formula(section.text)}"
+        case "Example":
+            return f"## Example\n\n{fenced(section.text, 'pycon')}"
+        case "Reference":
+            return f"## Reference\n\n{link_papers(text)}"
         case "Args":
             return f"## Arguments\n\n{_arguments_table(text, method.card)}"
         case "Use when":

@@ -68,6 +68,25 @@ def reference_page(module: griffe.Module) -> str:
     return f"# {module.path}\n\n::: {module.path}\n"
 
 
+def reference_index(package: griffe.Module) -> str:
+    """One list of all public names, with what each is."""
+    rows = []
+    for module in public_modules(package):
+        for name in map(str, module.exports or ()):
+            found = module.members[name]
+            target = found.final_target if isinstance(found, griffe.Alias) else found
+            summary = target.docstring.value.partition("\n\n")[0] if target.docstring else ""
+            where = f"[`{module.name}`]({module.name}.md)"
+            shown = linked(one_line(summary)).replace("](", "](../methods/")
+            rows.append([f"[`{name}`][{module.path}.{name}]", where, shown])
+    rows.sort(key=lambda row: row[0].lower())
+    intro = (
+        f"All {len(rows)} public names, by letter. The most used ones can be imported from `longtail` itself, all "
+        "others from their module."
+    )
+    return f"---\nhide: [toc]\n---\n\n# All names\n\n{intro}\n\n{table(['name', 'module', 'what it is'], rows)}\n"
+
+
 def deviations() -> str:
     """Every Deviates section of the library, by the name it belongs to."""
     package = load_package()
