@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.drawing import SCHEMES, Scheme, styled, write_picture
-from site_pages.rows import group_by_method, read_rows, recorded_rows
+from site_pages.rows import comparison_rows, group_by_method
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 DATA_SETS = {
@@ -56,8 +56,7 @@ def collect_errors(folder: Path = QUALITY) -> Errors:
     """Balanced errors of the data sets that have rows."""
     errors: dict[str, dict[str, Estimate]] = {}
     for recipe in DATA_SETS:
-        path = folder / f"{recipe}.csv"
-        rows = recorded_rows(folder, recipe) or (read_rows(path) if path.is_file() else [])
+        rows = comparison_rows(folder, recipe)
         methods = group_by_method(rows)
         if rows and all(name in methods for name in METHODS):
             errors[recipe] = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.markdown import table
-from site_pages.rows import Row, group_by_method, read_rows
+from site_pages.rows import Row, comparison_rows, group_by_method, read_rows
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 GROUPS = ("tail", "torso", "head")
@@ -50,9 +50,9 @@ def real_data_table(folder: Path = QUALITY) -> str:
     """Balanced accuracy on real data, and what happens to the rarest and the most frequent group of classes."""
     body = []
     for recipe, data in DATA_SETS.items():
-        path = folder / f"{recipe}.csv"
-        if path.is_file():
-            methods = group_by_method(read_rows(path))
+        rows = comparison_rows(folder, recipe)
+        if rows:
+            methods = group_by_method(rows)
             found = [_measure(methods.get(method, ()), "balanced_accuracy") for method in METHODS]
             best = max(value.mean for value in found if value.count)
             size = f"{data.classes} classes, {data.largest:,} to {data.smallest} samples"

@@ -50,3 +50,11 @@ def recorded_rows(folder: Path, recipe: str) -> list[Row]:
             run = runs.setdefault((method, line["seed"]), {"recipe": recipe, "method": method, "seed": line["seed"]})
             run[name] = str(1 - float(line["value"]) / 100)
     return list(runs.values())
+
+
+def comparison_rows(folder: Path, recipe: str) -> list[Row]:
+    """The rows of a recipe: what ``longtail reproduce`` recorded, once all is there, or of ``longtail compare``."""
+    path, recorded = folder / f"{recipe}.csv", recorded_rows(folder, recipe)
+    if {row["method"] for row in recorded} >= {"cross_entropy", "posthoc_adjusted", "logit_adjusted"}:
+        return recorded
+    return read_rows(path) if path.is_file() else []
