@@ -12,7 +12,16 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 @pytest.mark.parametrize(
     "name",
-    ["compactness", "extreme_index", "extreme_peers", "extreme_stream", "extreme_table", "meta_sets", "reuters"],
+    [
+        "compactness",
+        "extreme_index",
+        "extreme_peers",
+        "extreme_stream",
+        "extreme_table",
+        "ingredients",
+        "meta_sets",
+        "reuters",
+    ],
 )
 def test_a_script_without_its_data_measures_nothing_and_succeeds(name, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "LONGTAIL_DATA"}
