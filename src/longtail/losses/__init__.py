@@ -23,6 +23,7 @@ from longtail.losses.elm import Pull, count_margin, probability_margin, pull
 from longtail.losses.experts import ExpertsCrossEntropy
 from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.following import EqualizationV2, SeesawLoss, equalization_v2, seesaw
+from longtail.losses.lade import LadeLoss, lade
 from longtail.losses.linear import (
     LinearMarginCrossEntropy,
     linear_margin_cross_entropy,
@@ -106,6 +107,8 @@ __all__ = [
     "view_consistency",
     "ConsistentViews",
     "ExpertsCrossEntropy",
+    "lade",
+    "LadeLoss",
     "seesaw",
     "SeesawLoss",
     "equalization_v2",

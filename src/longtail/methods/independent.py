@@ -32,6 +32,7 @@ __all__ = [
     "distribution_balanced",
     "focal",
     "equalization_v2",
+    "lade",
     "masked",
     "seesaw",
     "undersampled_binary",
@@ -62,6 +63,11 @@ def decoupled_hinge(prior: ClassPrior, tau: float = 0.0) -> Plan:
 def seesaw(prior: ClassPrior, mitigation: float = 0.8, compensation: float = 2.0) -> Plan:
     """Seesaw loss, which counts classes by itself."""
     return _one_loss(losses.SeesawLoss(prior.num_classes, mitigation, compensation))
+
+
+def lade(prior: ClassPrior, strength: float = 0.1, penalty: float = 0.01) -> Plan:
+    """LADE: the logit-adjusted loss, with logits that estimate a ratio of likelihoods."""
+    return Plan((Phase(losses.LadeLoss(prior, strength, penalty)),), margins=logit_adjusted(prior))
 
 
 def equalization_v2(prior: ClassPrior, alpha: float = 4.0) -> Plan:
