@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help="of labels, scores, bombs, wide, samplers; default: all")
     parser.add_argument("--rows", type=int, default=10**7, help="of labels")
     parser.add_argument("--score-rows", type=int, default=200_000)
-    parser.add_argument("--bomb-bytes", type=int, default=2 * 10**9)
+    parser.add_argument("--bomb-bytes", type=int, default=10**9)
     parser.add_argument("--samples", type=int, default=10**7, help="of samplers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

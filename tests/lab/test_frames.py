@@ -44,3 +44,10 @@ def test_scores_are_adjusted(make_frame, monkeypatch):
     assert table.column("prediction").to_pylist() == [NAMES[i] for i in expected.argmax(axis=1)]
     shares = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(np.column_stack([table[f"s_{name}"] for name in NAMES]), shares)
+
+
+def test_an_index_of_pandas_is_no_score():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"cat": [0.5, 0.1, 0.2], "dog": [0.1, 0.2, 0.3]}, index=[7, 5, 9])
+    found = adjust_frame(frame, ClassPrior.from_counts([9, 1]))
+    assert [*found.columns] == ["prediction", "cat", "dog"]

@@ -176,3 +176,8 @@ def test_blocks_are_whole_rows(pieces, size):
         start += len(block)
         assert _csv_blocks.find_open_quote(content[:start]) is None
         assert block.endswith(b"\n")
+
+
+def test_names_may_have_line_ends(tmp_path):
+    (tmp_path / "s.csv").write_text('"a\nb","c ""d""\n\n"\n0.5,0.25\n')
+    assert tables.read_scores(tmp_path / "s.csv").class_names == ("a\nb", 'c "d"\n\n')

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-__all__ = ["ColumnTypes", "cut_blocks", "find_open_quote", "is_lossy_text", "parse_block"]
+__all__ = ["ColumnTypes", "cut_blocks", "find_open_quote", "is_lossy_text", "parse_block", "take_first_row"]
 
 BLOCK = 2**23
 """Bytes to parse at a time, where rows are not longer."""
@@ -73,6 +73,14 @@ def _find_row_end(content: bytes) -> int:
 def _last_line_end(content: bytes, stop: int) -> int:
     """Where the last line before ``stop`` ends; by carriage returns alone only where there are no other line ends."""
     return content.rfind(b"\n", 0, stop) + 1 or content.rfind(b"\r", 0, max(0, stop - 1)) + 1
+
+
+def take_first_row(content: bytes) -> bytes:
+    """The row at the start of a block of whole rows."""
+    end = content.find(b"\n") + 1
+    while end and find_open_quote(content[:end]) is not None:
+        end = content.find(b"\n", end) + 1
+    return content[:end] if end else content
 
 
 def find_open_quote(content: bytes) -> int | None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from longtail._core.memory import check_memory, memory_budget
-from longtail.lab.data.formats._csv_blocks import ColumnTypes, cut_blocks, parse_block
+from longtail.lab.data.formats._csv_blocks import ColumnTypes, cut_blocks, parse_block, take_first_row
 from longtail.lab.data.formats.sources import Part, Progress
 
 __all__ = ["TableFile", "count_bytes", "expand_text", "open_frame", "open_table", "read_columns"]
@@ -104,7 +104,8 @@ class _CsvTable:
             yield self._parse(block, include_columns=[*columns], column_types=types)
 
     def _read_names(self, part: Part) -> list[str]:
-        names: list[str] = self._parse(next(self._blocks([part]))).column_names
+        block = next(self._blocks([part]))
+        names: list[str] = self._parse(block._replace(content=take_first_row(block.content))).column_names
         return names
 
     def _blocks(self, parts: Sequence[Part], progress: Progress | None = None) -> Iterator[_Block]:
@@ -191,7 +192,9 @@ class _FrameTable:
     name = "the frame"
 
     def __init__(self, frame: Any) -> None:
-        self.table = _widen_text(pa.table(frame))
+        is_pandas = type(frame).__module__.partition(".")[0] == "pandas"
+        table = pa.Table.from_pandas(frame, preserve_index=False) if is_pandas else pa.table(frame)
+        self.table = _widen_text(table)
         self.names: list[str] = self.table.column_names
         self.num_rows: int = self.table.num_rows
         self.num_bytes: int = self.table.nbytes
