@@ -123,7 +123,8 @@ def predictions(make: Callable[[], Any], seed: int, X: Array, y: Array, X_test: 
         if trained_with is not None:
             yield f"{name}, corrected", corrected.predict_proba(X_test)
         calibrated = PriorCorrectedClassifier(make(), trained_with=trained_with, cv=3).fit(X, y)
-        yield f"{name}, corrected and calibrated", calibrated.predict_proba(X_test)
+        mended = "calibrated" if trained_with is None else "corrected and calibrated"
+        yield f"{name}, {mended}", calibrated.predict_proba(X_test)
     yield "adjusted afterwards", LogitAdjustedClassifier(make(), tau=1.0).fit(X, y).predict_proba(X_test)
     if not isinstance(make(), LogisticRegression):
         margins = MarginBoostedClassifier(make()).fit(X, y)

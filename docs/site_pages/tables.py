@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from site_pages import ROOT, comparisons, experiments, lab, methods, papers, readme, reference, speed
+from site_pages import ROOT, comparisons, experiments, lab, methods, papers, readme, reference, speed, tabular
 
 RESULTS = ROOT / "benchmarks" / "results"
 QUALITY, LABELS, RETRIEVAL = RESULTS / "quality", RESULTS / "quality" / "labels", RESULTS / "retrieval"
@@ -45,6 +45,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "masking-settings": lambda: experiments.masking_settings_table(LABELS / "plm_digits.csv"),
     "reuters": lambda: experiments.label_losses_table(LABELS / "reuters90.csv"),
     "processes": lambda: experiments.processes_table(RESULTS / "processes" / "steps.csv"),
+    "corrections": lambda: tabular.correction_tables(RESULTS / "tabular" / "rows.csv"),
+    "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
 }

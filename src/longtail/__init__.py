@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from longtail.datasets import make_long_tailed
     from longtail.estimators import (
+        ConformalClassifier,
         ExtremeClassifier,
         LogitAdjustedClassifier,
         MarginBoostedClassifier,
@@ -86,6 +87,7 @@ __all__ = [
     "LogitAdjustedClassifier",
     "PriorCorrectedClassifier",
     "MarginBoostedClassifier",
+    "ConformalClassifier",
     "ThresholdedClassifier",
     "ExtremeClassifier",
     "METHODS",
@@ -117,6 +119,7 @@ __all__ = [
 _HOMES = {
     "datasets": ("make_long_tailed",),
     "estimators": (
+        "ConformalClassifier",
         "ExtremeClassifier",
         "LogitAdjustedClassifier",
         "MarginBoostedClassifier",

@@ -2,6 +2,7 @@
 
 from longtail.estimators.adjusted import LogitAdjustedClassifier
 from longtail.estimators.boosted import MarginBoostedClassifier
+from longtail.estimators.conformal import ConformalClassifier
 from longtail.estimators.corrected import PriorCorrectedClassifier
 from longtail.estimators.extreme import ExtremeClassifier
 from longtail.estimators.thresholded import ThresholdedClassifier
@@ -10,6 +11,7 @@ __all__ = [
     "LogitAdjustedClassifier",
     "PriorCorrectedClassifier",
     "MarginBoostedClassifier",
+    "ConformalClassifier",
     "ExtremeClassifier",
     "ThresholdedClassifier",
 ]

@@ -7,6 +7,16 @@ from longtail.posthoc.calibration import (
     calibrate_groups,
     group_temperatures,
 )
+from longtail.posthoc.conformal import (
+    adaptive_set_scores,
+    class_coverage,
+    class_thresholds,
+    clustered_thresholds,
+    group_coverage,
+    marginal_thresholds,
+    prevalence_scores,
+    probability_scores,
+)
 from longtail.posthoc.fold import fold_adjustment
 from longtail.posthoc.label_shift import (
     PriorInterval,
@@ -61,6 +71,14 @@ __all__ = [
     "TauSearch",
     "tune_tau",
     "cross_validate_tau",
+    "probability_scores",
+    "adaptive_set_scores",
+    "prevalence_scores",
+    "marginal_thresholds",
+    "class_thresholds",
+    "clustered_thresholds",
+    "class_coverage",
+    "group_coverage",
     "Thresholds",
     "f1_thresholds",
     "precision_thresholds",
