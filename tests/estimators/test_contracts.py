@@ -1,5 +1,8 @@
 """Scikit-learn's newer contracts, for every estimator around another one: routing, tags, pages, frames."""
 
+import os
+import subprocess
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -157,3 +160,29 @@ class TestOtherContracts:
         expected = around(LogisticRegression()).fit(X, y).predict(X)
         rows = sparse.csr_array(X)
         np.testing.assert_array_equal(around(LogisticRegression()).fit(rows, y).predict(rows), expected)
+
+
+ARRAY_API = """
+import numpy as np, sklearn, torch
+from sklearn.linear_model import LogisticRegression
+from longtail import ConformalClassifier, LogitAdjustedClassifier, PriorCorrectedClassifier
+
+generator = np.random.default_rng(0)
+y = np.repeat([0, 1, 2], [200, 60, 30])
+X = 2 * np.eye(3)[y] + generator.normal(size=(290, 3))
+tensors = torch.from_numpy(X), torch.from_numpy(y)
+for around in (LogitAdjustedClassifier, PriorCorrectedClassifier, ConformalClassifier):
+    expected = around(LogisticRegression()).fit(X, y)
+    with sklearn.config_context(array_api_dispatch=True):
+        found = around(LogisticRegression()).fit(*tensors)
+        outputs = found.predict_proba(tensors[0]), found.predict(tensors[0])
+    assert all(isinstance(output, torch.Tensor) for output in outputs), around
+    np.testing.assert_allclose(outputs[0].numpy(), expected.predict_proba(X), atol=1e-6)
+    np.testing.assert_array_equal(outputs[1].numpy(), expected.predict(X))
+"""
+
+
+def test_tensors_in_tensors_out_with_array_api_dispatch():
+    """In a process of its own, for SciPy must be told before it is loaded."""
+    environment = os.environ | {"SCIPY_ARRAY_API": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", ARRAY_API], env=environment, check=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import sklearn
+import torch
 from sklearn.utils import Tags, get_tags
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "copy_base_tags",
     "copy_feature_attributes",
     "is_text",
+    "match_namespace",
     "select_rows",
     "stratified_splits",
     "target_probabilities",
@@ -94,6 +97,12 @@ def select_rows(X: Any, rows: Array) -> Any:
     if hasattr(X, "iloc"):
         return X.iloc[rows]
     return X[rows] if hasattr(X, "shape") else [X[row] for row in rows]
+
+
+def match_namespace(values: Array, X: Any) -> Any:
+    """Numbers as a tensor on the device of X, where X is one and scikit-learn's array API dispatch is on."""
+    is_dispatched = isinstance(X, torch.Tensor) and sklearn.get_config()["array_api_dispatch"]
+    return torch.from_numpy(values).to(X.device) if is_dispatched and values.dtype.kind in "biuf" else values
 
 
 def is_text(value: Any, text: str) -> bool:

@@ -10,7 +10,9 @@ from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor
 
+from longtail._core.labels import to_numpy
 from longtail.estimators._common import Array, FloatArray, Split, check_score_width, select_rows, stratified_splits
 from longtail.estimators._routing import select_parameters
 
@@ -75,7 +77,7 @@ def read_samples(model: Any, X: Any, y: Any, parameters: dict[str, Any]) -> Samp
     """Data as ``fit`` of the model got it, checked."""
     if y is None:
         raise ValueError(f"{type(model).__name__} requires y to be passed, but the target y is None.")
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(to_numpy(y) if isinstance(y, Tensor) else y, warn=True)
     check_classification_targets(y)
     X, y = indexable(X, y)
     if len(y) == 0:
@@ -116,7 +118,7 @@ def fit_classifier(base: Any, samples: Samples) -> Any:
 
 def read_probabilities(model: Any, X: Any, num_classes: int) -> FloatArray:
     """[N, C] probabilities of a fitted classifier."""
-    probabilities = np.asarray(model.predict_proba(X), dtype=np.float64)
+    probabilities = to_numpy(model.predict_proba(X)).astype(np.float64)
     check_score_width(model, probabilities, num_classes)
     return probabilities
 
@@ -125,7 +127,7 @@ def read_logits(model: Any, X: Any, prior: FloatArray) -> FloatArray:
     """[N, C] logits, or log-probabilities, of a fitted classifier."""
     if hasattr(model, "predict_proba"):
         return np.log(np.maximum(read_probabilities(model, X, len(prior)), SMALLEST_EVIDENCE * prior))
-    scores = np.asarray(model.decision_function(X), dtype=np.float64)
+    scores = to_numpy(model.decision_function(X)).astype(np.float64)
     if scores.ndim == 1:
         scores = np.stack([-scores / 2, scores / 2], axis=1)
     check_score_width(model, scores, len(prior))

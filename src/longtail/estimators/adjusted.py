@@ -21,6 +21,7 @@ from longtail.estimators._common import (
     copy_base_tags,
     copy_feature_attributes,
     is_text,
+    match_namespace,
     target_probabilities,
 )
 from longtail.estimators._corrections import check_not_corrected, warn_if_weighted
@@ -174,18 +175,19 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
     def predict(self, X: Any) -> Array:
         """[N] labels with the largest adjusted logit."""
         codes = self._adjusted_logits(X).argmax(axis=1)
-        labels: Array = self.classes_[codes]
+        labels: Array = match_namespace(self.classes_[codes], X)
         return labels
 
     def predict_proba(self, X: Any) -> FloatArray:
         """[N, C] probabilities under the target prior: the softmax of the adjusted logits."""
-        probabilities: FloatArray = softmax(self._adjusted_logits(X), axis=1)
+        probabilities: FloatArray = match_namespace(softmax(self._adjusted_logits(X), axis=1), X)
         return probabilities
 
     def decision_function(self, X: Any) -> FloatArray:
         """[N, C] adjusted logits; for two classes [N], the second's minus the first's."""
         logits = self._adjusted_logits(X)
-        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+        scores: FloatArray = logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+        return match_namespace(scores, X)  # type: ignore[no-any-return]
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Who gets what of the arguments of ``fit``; see scikit-learn's guide to metadata routing."""

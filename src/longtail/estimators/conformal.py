@@ -20,6 +20,7 @@ from longtail.estimators._common import (
     FloatArray,
     copy_base_tags,
     copy_feature_attributes,
+    match_namespace,
     stratified_splits,
 )
 from longtail.estimators._parameters import ANYTHING, FUNCTION, Constraints, check_parameters, number
@@ -137,12 +138,13 @@ class ConformalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
     def predict_proba(self, X: Any) -> FloatArray:
         """[N, C] probabilities of the classifier."""
         check_is_fitted(self)
-        return read_probabilities(self.estimator_, X, len(self.classes_))
+        probabilities: FloatArray = match_namespace(read_probabilities(self.estimator_, X, len(self.classes_)), X)
+        return probabilities
 
     def predict_set(self, X: Any) -> npt.NDArray[np.bool_]:
         """[N, C] which classes, in the order of ``classes_``, are in each sample's set."""
         check_is_fitted(self)
-        is_member: npt.NDArray[np.bool_] = self._scores(X).numpy() <= self.thresholds_
+        is_member: npt.NDArray[np.bool_] = match_namespace(self._scores(X).numpy() <= self.thresholds_, X)
         return is_member
 
     def get_metadata_routing(self) -> MetadataRouter:

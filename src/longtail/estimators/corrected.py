@@ -20,6 +20,7 @@ from longtail.estimators._common import (
     copy_base_tags,
     copy_feature_attributes,
     is_text,
+    match_namespace,
     target_probabilities,
 )
 from longtail.estimators._corrections import (
@@ -175,19 +176,14 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     def predict(self, X: Any) -> Array:
         """[N] labels with the largest corrected probability."""
-        codes = self.predict_proba(X).argmax(axis=1)
-        labels: Array = self.classes_[codes]
+        codes = self._probabilities(X).argmax(axis=1)
+        labels: Array = match_namespace(self.classes_[codes], X)
         return labels
 
     def predict_proba(self, X: Any) -> FloatArray:
         """[N, C] probabilities under the target prior."""
-        check_is_fitted(self)
-        probabilities = read_probabilities(self.estimator_, X, len(self.classes_))
-        if self.calibration_ is None:
-            return np.asarray(correct_probabilities(probabilities, self.seen_prior_, self.target_))
-        logits = _true_logits(probabilities, self.seen_prior_, self.class_prior_)
-        calibrated = self.calibration_.apply(logits).softmax(dim=1).numpy()
-        return np.asarray(correct_probabilities(calibrated, self.class_prior_, self.target_))
+        probabilities: FloatArray = match_namespace(self._probabilities(X), X)
+        return probabilities
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Who gets what of the arguments of ``fit``; see scikit-learn's guide to metadata routing."""
@@ -198,6 +194,15 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     def _base(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
+
+    def _probabilities(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        probabilities = read_probabilities(self.estimator_, X, len(self.classes_))
+        if self.calibration_ is None:
+            return np.asarray(correct_probabilities(probabilities, self.seen_prior_, self.target_))
+        logits = _true_logits(probabilities, self.seen_prior_, self.class_prior_)
+        calibrated = self.calibration_.apply(logits).softmax(dim=1).numpy()
+        return np.asarray(correct_probabilities(calibrated, self.class_prior_, self.target_))
 
     def _calibrate(self, base: Any, samples: Samples, split_parameters: dict[str, Any]) -> BiasCorrectedTemperature:
         splits = split_samples(self.cv, samples, split_parameters)
