@@ -1,26 +1,19 @@
-"""Many labels: what a training step costs, and Delicious end to end against PECOS and napkinXC.
+"""Many labels: what a training step costs, and the frontier between precision and rare labels on Delicious.
 
     python benchmarks/extreme.py steps              # about 4 minutes on 2 quiet cores, 14 GB; extreme_steps.csv
-    python benchmarks/extreme.py delicious --data FOLDER --peers-python /path/to/python
-                                                    # about a minute; extreme_delicious.csv
     python benchmarks/extreme.py frontier --data FOLDER     # about 3 minutes; extreme_frontier.csv
 
 ``steps``: forward, backward and optimizer, sampled against full softmax, with the peak memory of each.
 
-``delicious``: all models in turn on the same threads, with seconds by the clock and of the processors. FOLDER has
-``delicious/train.txt.gz`` and ``test.txt.gz``. The peers run in an environment of their own, whose Python is given:
-``pip install libpecos napkinxc``.
-
 ``frontier``: precision against recall of rare labels, as the target goes from cross-entropy to logit adjustment.
+FOLDER has ``delicious/train.txt.gz`` and ``test.txt.gz``. ``extreme_table.py`` has the peers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +31,6 @@ from harness import (
     quantiles,
     write_rows,
 )
-from scipy.sparse import csr_matrix, save_npz
 
 from longtail import ClassPrior, negatives
 from longtail.estimators import ExtremeClassifier
@@ -60,19 +52,10 @@ LARGEST = {"full softmax, Adam": 100_000}
 NARROW, NARROW_LABELS = 128, (10_000, 10_000_000)
 """At ten million labels 512 features take 20 GB; with this many it is 5."""
 
-AS_IN_PAPERS = {"excludes_other_labels": False}
-NARROWER = {"hidden_size": 512, "dropout": 0.5, "epochs": 10, "learning_rate": 3e-3} | AS_IN_PAPERS
-WIDER = {"hidden_size": 768, "dropout": 0.7, "epochs": 8, "learning_rate": 6e-3} | AS_IN_PAPERS
-MODELS = {
-    "longtail, 512 hidden": NARROWER,
-    "longtail, 768 hidden": WIDER,
-    "longtail, 768 hidden, other labels left out": WIDER | {"excludes_other_labels": True},
-}
 WIDE = {"hidden_size": 1024, "dropout": 0.7, "epochs": 15, "learning_rate": 3e-3, "excludes_other_labels": True}
 """For the frontier, which has no limit of time."""
-COMMON = {"activation": "relu", "uses_bfloat16": True}
+COMMON = {"activation": "relu", "uses_bfloat16": True, "uses_layerwise_rate": False, "n_estimators": 1}
 TAUS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
-PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 
 
 # One training step
@@ -190,42 +173,6 @@ def own_run(settings: dict[str, Any], tau: float, train: SparseSamples, features
     return {"ranked": ranked, **times, "predict_s": time.perf_counter() - trained}
 
 
-def peer_runs(python: str, train: SparseSamples, test: SparseSamples, threads: int) -> dict[str, dict[str, Any]]:
-    """Train and predict with each peer, in its own environment."""
-    script = Path(__file__).with_name("extreme_peers.py")
-    runs = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, matrix in (("X", train.features), ("Y", train.labels.astype(np.float32)), ("test", test.features)):
-            save_npz(Path(folder, f"{name}.npz"), csr_matrix(matrix))
-        for number, peer in enumerate(PEERS):
-            command = [python, str(script), folder, peer, str(threads)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"{peer} failed:\n{done.stderr[-2000:]}")
-            runs[peer] = json.loads(Path(folder, "times.json").read_text())
-            runs[peer]["ranked"] = np.load(Path(folder, "ranked.npy"))
-            print(f"{number + 1} of {len(PEERS)} peers done: {peer}", file=sys.stderr)
-    return runs
-
-
-def measure_delicious(data: Path, python: str | None, num_seeds: int) -> None:
-    """Every model's times and measures."""
-    train, test = read_delicious(data)
-    prior = ClassPrior.from_indicator(train.labels)
-    threads = torch.get_num_threads()
-    own_run({"epochs": 1}, 0.0, train, test.features, 0)  # warm up
-    runs: list[tuple[str, dict[str, Any]]] = []
-    for seed in range(num_seeds):
-        for name, settings in MODELS.items():
-            runs.append((f"{name}, seed {seed}", own_run(settings, 0.0, train, test.features, seed)))
-    if python is None:
-        print("The peers are left out: give --peers-python, with libpecos and napkinxc installed.")
-    else:
-        runs += peer_runs(python, train, test, threads).items()
-    rows = [_row({"model": name}, run, test.labels, prior) for name, run in runs]
-    print(write_rows("extreme_delicious", rows))
-
-
 def measure_frontier(data: Path, num_seeds: int) -> None:
     """What each strength of the target margin gives."""
     train, test = read_delicious(data)
@@ -250,11 +197,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", help="default: steps")
     parts.add_parser("steps").add_argument("--rounds", type=int, default=ROUNDS)
-    delicious, frontier = parts.add_parser("delicious"), parts.add_parser("frontier")
-    for part in (delicious, frontier):
-        part.add_argument("--data", type=Path, help="folder that has delicious/; default: LONGTAIL_DATA")
-        part.add_argument("--seeds", type=int, default=3)
-    delicious.add_argument("--peers-python", help="Python of an environment with libpecos and napkinxc")
+    frontier = parts.add_parser("frontier")
+    frontier.add_argument("--data", type=Path, help="folder that has delicious/; default: LONGTAIL_DATA")
+    frontier.add_argument("--seeds", type=int, default=3)
     memory = parts.add_parser("memory")
     memory.add_argument("name")
     memory.add_argument("num_labels", type=int)
@@ -264,10 +209,8 @@ def main() -> None:
         measure_steps(getattr(arguments, "rounds", ROUNDS))
     elif arguments.part == "memory":
         print_memory((arguments.name, arguments.num_labels, arguments.features))
-    elif arguments.part == "frontier":
-        measure_frontier(arguments.data, arguments.seeds)
     else:
-        measure_delicious(arguments.data, arguments.peers_python, arguments.seeds)
+        measure_frontier(arguments.data, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ def extreme_tables(path: Path) -> str:
     return "\n\n".join(parts)
 
 
+def stream_table(path: Path) -> str:
+    """What makes a step cheaper on data of AmazonCat-13K's shape, from rows of ``benchmarks/extreme_stream.py``."""
+    rows = [row for row in read_rows(path) if row["part"] == "step"]
+    body = [[row["name"], f"{float(row['seconds']):.3f}", row["times_faster"], row["epoch_hours"]] for row in rows]
+    return table(["step", "seconds", "times as fast", "epoch, hours"], body)
+
+
 def index_table(path: Path) -> str:
     """Recall and speed of indexes of label vectors, from rows of ``benchmarks/extreme_index.py``."""
     columns = ("labels", "depth", "recall@10", "ms_per_query", "exact_ms_per_query", "times_faster", "build_s")

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.model_selection import GridSearchCV, KFold
 
-from longtail.estimators import ExtremeClassifier, _extreme_features
+from longtail.estimators import ExtremeClassifier, _extreme_features, _extreme_network
 from longtail.negatives import LabelIndex
 
 NAMES = ["art", "biology", "chess"]
@@ -75,6 +75,15 @@ def test_sets_of_labels_are_those_that_are_likely() -> None:
     np.testing.assert_array_equal(predicted.toarray(), y)
     chances = model.predict_proba(X, [1, 2])
     np.testing.assert_array_equal(chances >= 0.5, y[:, 1:] == 1)
+
+
+def test_probabilities_do_not_depend_on_how_many_logits_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = made()
+    model = quick(epochs=3).fit(X, y)
+    chances, sets = model.predict_proba(X), model.predict(X).toarray()
+    monkeypatch.setattr(_extreme_network, "LOGITS_AT_ONCE", 10)
+    np.testing.assert_allclose(model.predict_proba(X), chances, rtol=1e-5)
+    np.testing.assert_array_equal(model.predict(X).toarray(), sets)
 
 
 def test_pandas_and_polars_are_the_arrays() -> None:

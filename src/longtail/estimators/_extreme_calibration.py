@@ -17,6 +17,8 @@ __all__ = ["LOOKED_AT", "Calibration", "calibrate", "compute_probabilities", "lo
 
 LOOKED_AT = 1000
 """Samples that a calibration looks at."""
+LOOKED_AT_LOGITS = 2**27
+"""Logits that it looks at: with very many labels, of fewer samples."""
 PLACES = 50
 """The best labels of each that it looks at; what comes after them is no label, surely enough."""
 
@@ -32,7 +34,7 @@ class Calibration(NamedTuple):
 @torch.no_grad()
 def log_shares(network: Network, features: Any, shift: Tensor) -> Iterator[Tensor]:
     """Some rows [n, C] of log softmax(f + shift) at a time; ``shift`` [C] takes the margin of training back."""
-    for rows in row_chunks(network, features):
+    for rows in row_chunks(network, features, has_logits=True):
         yield (network.logits(rows, network.embed(rows)) + shift.to(network.weight)).log_softmax(dim=1)
 
 
@@ -41,7 +43,8 @@ def calibrate(network: Network, features: Any, labels: Any, shift: Tensor, is_si
     if is_single or features.shape[0] == 0:
         return Calibration(1.0, 0.0, is_single)
     scores, hits, start = [], [], 0
-    for part in log_shares(network, features[:LOOKED_AT], shift):
+    size = min(LOOKED_AT, max(32, LOOKED_AT_LOGITS // len(shift)))
+    for part in log_shares(network, features[:size], shift):
         best = part.topk(min(PLACES, part.shape[1]), dim=1)
         truth = torch.from_numpy(labels[start : start + len(part)].toarray())
         scores.append(best.values.flatten().cpu().numpy())

@@ -154,14 +154,18 @@ def embed_rows(network: Network, features: Any) -> Tensor:
 @torch.no_grad()
 def compute_logits(network: Network, features: Any) -> npt.NDArray[np.float32]:
     """[N, C] logits, some samples at a time."""
-    parts = [network.logits(rows, network.embed(rows)).cpu().numpy() for rows in row_chunks(network, features)]
+    chunks = row_chunks(network, features, has_logits=True)
+    parts = [network.logits(rows, network.embed(rows)).cpu().numpy() for rows in chunks]
     return np.concatenate(parts) if parts else np.zeros((0, len(network.weight)), dtype=np.float32)
 
 
-def row_chunks(network: Network, features: Any) -> Iterator[Rows]:
-    """The features some samples at a time, where the network is."""
-    for start in range(0, features.shape[0], PREDICTED_AT_ONCE):
-        yield as_rows(features[start : start + PREDICTED_AT_ONCE], network.weight.device)
+def row_chunks(network: Network, features: Any, has_logits: bool = False) -> Iterator[Rows]:
+    """The features some samples at a time, where the network is; fewer where each gets the logits of all labels."""
+    size = PREDICTED_AT_ONCE
+    if has_logits:
+        size = max(1, min(size, LOGITS_AT_ONCE // len(network.weight)))
+    for start in range(0, features.shape[0], size):
+        yield as_rows(features[start : start + size], network.weight.device)
 
 
 def _dropout_factors(shape: torch.Size, dropout: float, generator: torch.Generator | None) -> Tensor:
@@ -177,6 +181,10 @@ def _dropout_factors(shape: torch.Size, dropout: float, generator: torch.Generat
 
 PREDICTED_AT_ONCE = 1024
 """Samples to rank labels for at a time."""
+
+
+LOGITS_AT_ONCE = 2**25
+"""How many logits to hold at a time where those of all labels are needed."""
 
 
 START = 0.3

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from longtail._core.checks import at_least
@@ -16,11 +15,11 @@ from longtail.negatives.head import TopK, best_labels
 
 __all__ = ["LabelIndex"]
 
-LISTS_PER_ROOT = 8
+LISTS_PER_ROOT = 4
 """Lists per square root of the number of labels, where their number is not given."""
 TRAINED_ON_PER_LIST = 32
 """Vectors per list that the lists are found from."""
-ROUNDS = 6
+ROUNDS = 4
 """Of k-means."""
 BITS = (8, 16, 32)
 """How many a number may be stored in."""
@@ -35,7 +34,7 @@ class LabelIndex:
 
     Args:
         vectors: [C, D] class vectors, such as ``SampledLinear.weight``.
-        num_lists: groups; default: eight times the square root of C.
+        num_lists: groups; default: four times the square root of C.
         num_probes: groups to look at for a query. More find more, and take longer: ``recall`` says what they find.
         num_bits: 32, 16 or 8 for a number: float32, float16 or int8. What is stored is all that stays in memory.
         seed: of k-means.
@@ -115,8 +114,10 @@ def _build(vectors: npt.NDArray[np.float32], num_lists: int, num_bits: int, seed
     index.cp.seed, index.cp.min_points_per_centroid, index.cp.spherical = seed, 1, True
     index.cp.max_points_per_centroid, index.cp.niter = TRAINED_ON_PER_LIST, ROUNDS
     order = np.random.default_rng(seed).permutation(len(vectors))[: TRAINED_ON_PER_LIST * num_lists]
-    faiss.Clustering(size, num_lists, index.cp).train(normalize(vectors[order]), centers)
-    index.train(vectors[order])  # the centers are there: what is left is the range of the numbers
+    chosen = vectors[order]
+    lengths = np.linalg.norm(chosen, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
+    faiss.Clustering(size, num_lists, index.cp).train(chosen / lengths, centers)
+    index.train(chosen)  # the centers are there: what is left is the range of the numbers
     index.add(vectors)
     return centers, index  # faiss keeps no reference to the centers
 
