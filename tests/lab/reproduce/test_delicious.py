@@ -138,3 +138,17 @@ def test_a_set_is_scored_by_its_own_propensities(problem):
     assert plain["PSP@1"] != other["PSP@1"]
     assert plain["P@1"] == other["P@1"]
     assert set(experiment.PROBLEMS) == {"delicious", "amazoncat13k", "wikilshtc325k", "tiny_imagenet_lt_features"}
+
+
+def test_the_contrastive_loss_is_trained_with_and_without_drawn_negatives(problem):
+    settings = {
+        "hidden_size": 8,
+        "epochs": 1,
+        "batch_size": 64,
+        "learning_rate": 0.02,
+        **experiment.LOSSES["contrastive"],
+    }
+    every, drawn, *_ = experiment.plan_rows(problem, seeds=[0], num_negatives=20, settings=settings)
+    assert every.make().values["P@5"] > 0
+    assert drawn.make().values != every.make().values
+    assert drawn.key[:2] == ("uniform", "constant")

@@ -31,6 +31,7 @@ from longtail.lab.runs.statistics import Estimate, estimate
 from longtail.metrics.label_hits import group_recall
 from longtail.metrics.propensity import PROPENSITY_CONSTANTS, inverse_propensities, propensity_scored_precision_at_k
 from longtail.metrics.retrieval import precision_at_k
+from longtail.negatives.losses import CONTRASTIVE
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -80,6 +81,7 @@ class Options:
     seeds: int = add_option(3, "How many runs of each, with seeds 0, 1, ...", minimum=1, adds_rows=True)
     epochs: int = add_option(15, "Passes over the samples.", minimum=1)
     num_negatives: int = add_option(64, "m, how many negatives are drawn; the paper: 256 for larger sets.", minimum=1)
+    loss: str = add_option("softmax", "softmax, or contrastive: the cosine contrastive loss.")
 
 
 class Problem(NamedTuple):
@@ -128,13 +130,20 @@ PROBLEMS: Mapping[str, Callable[[Path | None], Problem]] = {
 """Data sets by name."""
 
 
+LOSSES: Mapping[str, Mapping[str, Any]] = {"softmax": {}, "contrastive": {"loss": CONTRASTIVE, "scale": 1.0}}
+"""Losses by name, as settings of ``ExtremeClassifier``."""
+
+
 def run(options: Options, folder: Path, say: Say) -> Outcome:
     """Train the models that the folder does not hold rows of, and summarize them."""
     if options.data not in PROBLEMS:
         raise ValueError(f"--data must be one of {', '.join(PROBLEMS)}. Got {options.data}.")
+    if options.loss not in LOSSES:
+        raise ValueError(f"--loss must be one of {', '.join(LOSSES)}. Got {options.loss}.")
     problem = PROBLEMS[options.data](None)
     check_settings(folder, options)
-    rows = plan_rows(problem, range(options.seeds), options.num_negatives, {"epochs": options.epochs})
+    settings = {"epochs": options.epochs, **LOSSES[options.loss]}
+    rows = plan_rows(problem, range(options.seeds), options.num_negatives, settings)
     results, missing = make_rows(rows, FORMAT, folder, say)
     return conclude(
         results, missing, folder, tabulate_results, lambda done: write_results(done, folder, asdict(options))
