@@ -143,7 +143,7 @@ def main() -> None:
     if part == "choose":
         rows = measure_own(vectors, queries, exact, (32,), (4, 8, 16)) + measure_others(vectors, queries, exact)
     else:
-        rows = measure_own(vectors, queries, exact, tuple(bits), (8, 16, 32))
+        rows = measure_own(vectors, queries, exact, tuple(bits), (4, 8, 16, 32))
     path = RESULTS / "extreme_index.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     new = {(row["index"], row["labels"]) for row in rows}

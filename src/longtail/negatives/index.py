@@ -15,12 +15,10 @@ from longtail.negatives.head import TopK, best_labels
 
 __all__ = ["LabelIndex"]
 
-LISTS_PER_ROOT = 4
+LISTS_PER_ROOT = 2
 """Lists per square root of the number of labels, where their number is not given."""
-TRAINED_ON_PER_LIST = 32
+TRAINED_ON_PER_LIST = 64
 """Vectors per list that the lists are found from."""
-ROUNDS = 4
-"""Of k-means."""
 BITS = (8, 16, 32)
 """How many a number may be stored in."""
 
@@ -34,13 +32,13 @@ class LabelIndex:
 
     Args:
         vectors: [C, D] class vectors, such as ``SampledLinear.weight``.
-        num_lists: groups; default: four times the square root of C.
+        num_lists: groups; default: twice the square root of C.
         num_probes: groups to look at for a query. More find more, and take longer: ``recall`` says what they find.
         num_bits: 32, 16 or 8 for a number: float32, float16 or int8. What is stored is all that stays in memory.
         seed: of k-means.
 
-    It needs faiss: ``pip install longtail[index]``. On 10^6 clustered vectors of 128 numbers its recall, times and
-    memory are in docs/extreme-classification.md, beside those of hnswlib and usearch.
+    It needs faiss: ``pip install longtail[index]``. What it finds of 10^6 clustered vectors of 128 numbers, and how
+    fast, is in docs/extreme-classification.md.
 
     Use when:
         Labels are 10^5 or more and answers are needed fast.
@@ -112,7 +110,7 @@ def _build(vectors: npt.NDArray[np.float32], num_lists: int, num_bits: int, seed
         kind = faiss.ScalarQuantizer.QT_fp16 if num_bits == 16 else faiss.ScalarQuantizer.QT_8bit
         index = faiss.IndexIVFScalarQuantizer(centers, size, num_lists, kind, product)
     index.cp.seed, index.cp.min_points_per_centroid, index.cp.spherical = seed, 1, True
-    index.cp.max_points_per_centroid, index.cp.niter = TRAINED_ON_PER_LIST, ROUNDS
+    index.cp.max_points_per_centroid = TRAINED_ON_PER_LIST
     order = np.random.default_rng(seed).permutation(len(vectors))[: TRAINED_ON_PER_LIST * num_lists]
     chosen = vectors[order]
     lengths = np.linalg.norm(chosen, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
