@@ -46,6 +46,7 @@ WITH = {
     "two views": ["method.name=view_consistency"],
     "contrastive branch": ["method.name=balanced_contrastive"],
     "contrastive branch, two views": ["method.name=balanced_contrastive", "method.options.views=2"],
+    "probabilistic contrastive branch": ["method.name=probabilistic_contrastive"],
     "experts": ["method.name=experts"],
     "experts with branches": [
         "method.name=experts",

@@ -43,6 +43,7 @@ from longtail.losses.pairwise import (
     triplet,
 )
 from longtail.losses.pick_all import multilabel_margin_cross_entropy
+from longtail.losses.probabilistic import ProbabilisticContrastive, probabilistic_contrastive
 from longtail.losses.sigmoid import (
     BalancedSigmoid,
     DistributionBalancedLoss,
@@ -104,6 +105,8 @@ __all__ = [
     "MarginCrossEntropy",
     "balanced_contrastive",
     "BalancedContrastive",
+    "probabilistic_contrastive",
+    "ProbabilisticContrastive",
     "view_consistency",
     "ConsistentViews",
     "ExpertsCrossEntropy",

@@ -124,15 +124,26 @@ def balanced_contrastive(
     prior: ClassPrior, strength: float = 0.35, temperature: float = 0.1, momentum: float = 0.9, views: int = 1
 ) -> Plan:
     """Balanced contrastive loss beside the logit-adjusted loss."""
-    margins = margin_builders.logit_adjusted(prior)
-    regularizer = losses.BalancedContrastive(prior.num_classes, temperature, momentum)
-    phase = Phase(MarginCrossEntropy(margins), regularizer=regularizer, strength=strength, views=views)
-    return Plan((phase,), margins=margins)
+    return _contrast(prior, losses.BalancedContrastive(prior.num_classes, temperature, momentum), strength, views)
+
+
+def probabilistic_contrastive(
+    prior: ClassPrior, strength: float = 1.0, temperature: float = 0.1, momentum: float = 0.9, views: int = 1
+) -> Plan:
+    """Contrast with classes as distributions beside the logit-adjusted loss."""
+    regularizer = losses.ProbabilisticContrastive(prior.log_probs, temperature, momentum)
+    return _contrast(prior, regularizer, strength, views)
 
 
 def hybrid(prior: ClassPrior, strength: float = 0.1) -> Plan:
     """Hybrid contrastive learning: both parts see logits."""
     return Plan((Phase(losses.HybridLoss(strength)),))
+
+
+def _contrast(prior: ClassPrior, regularizer: nn.Module, strength: float, views: int) -> Plan:
+    margins = margin_builders.logit_adjusted(prior)
+    phase = Phase(MarginCrossEntropy(margins), regularizer=regularizer, strength=strength, views=views)
+    return Plan((phase,), margins=margins)
 
 
 def _regularize(regularizer: nn.Module, strength: float) -> Plan:

@@ -142,6 +142,12 @@ _ROWS = (
     Method("supervised_contrastive", "embedding", losses.supervised_contrastive, embedding.supervised_contrastive),
     Method("triplet", "embedding", losses.triplet, embedding.triplet),
     Method("balanced_contrastive", "embedding", losses.balanced_contrastive, embedding.balanced_contrastive),
+    Method(
+        "probabilistic_contrastive",
+        "embedding",
+        losses.probabilistic_contrastive,
+        embedding.probabilistic_contrastive,
+    ),
     Method("lade", "loss", losses.lade, independent.lade),
     Method("seesaw", "loss", losses.seesaw, independent.seesaw),
     Method("equalization_v2", "loss", losses.equalization_v2, independent.equalization_v2),

@@ -23,6 +23,7 @@ INGREDIENTS = [
     ["train.max_norm=0.2"],
     ["method.name=seesaw"],
     ["method.name=lade"],
+    ["method.name=probabilistic_contrastive"],
     ["model.options.head=cosine", "train.class_means=true", "method.name=logit_adjusted"],
     ["method.name=equalization_v2"],
     ["method.name=vector_scaling", "train.accumulate=2"],
