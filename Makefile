@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check bench readme tables docs clean
+.PHONY: demo test check bench tables docs clean
 
 demo: $(VENV)/.lab
 	$(BIN)/longtail demo
@@ -21,10 +21,6 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
-
-# The numbers and the picture of the README, from committed rows.
-readme: $(VENV)/.docs
-	cd docs && ../$(BIN)/python -m site_pages.readme
 
 # Tables of measured rows, written into the pages, and the picture of the results.
 tables: $(VENV)/.docs

@@ -1,6 +1,6 @@
 """The picture in the README: accuracy by class frequency, before and after, from committed rows.
 
-python -m site_pages.before_after    # in docs/; ``make pictures`` does it
+python -m site_pages.before_after    # in docs/; ``make tables`` does it
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ SECTIONS = {
     "A trained model": (
         "choose_tau", "target_prior", "unknown_prior", "calibration", "threshold", "gradient_boosting",
         "nearest_mean",
+        "conformal_sets",
     ),
     "Losses, weights and samplers": (
         "margins_compared", "margins_add", "class_weights", "losses_compared", "focal_loss", "samplers",

@@ -1,11 +1,7 @@
-"""What the README says in numbers, from committed rows, and its picture.
-
-python -m site_pages.readme    # in docs/; ``make readme`` does it
-"""
+"""What the README says in numbers, from committed rows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +9,7 @@ from typing import NamedTuple
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.markdown import table
-from site_pages.rows import Row, comparison_rows, group_by_method, read_rows
+from site_pages.rows import Row, comparison_rows, group_by_method, group_rows, read_rows
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 GROUPS = ("tail", "torso", "head")
@@ -40,10 +36,26 @@ DATA_SETS = {
 METHODS = {
     "cross_entropy": "plain",
     "class_balanced": "class weights",
+    "smote": "SMOTE",
     "posthoc_adjusted": "adjusted after training",
     "logit_adjusted": "adjusted loss",
 }
 """The columns, and what they are called."""
+TABULAR_METHODS = {
+    "plain": "cross_entropy",
+    "class weights": "class_balanced",
+    "SMOTE": "smote",
+    "adjusted afterwards": "posthoc_adjusted",
+    "adjusted in training": "logit_adjusted",
+}
+"""What rows of tables call methods -> the column that they belong to."""
+RIVALS = {
+    "one-vs-rest": "one-vs-rest",
+    "napkinXC PLT": "napkinXC PLT",
+    "PECOS XR-Linear": "PECOS",
+    "ours, defaults": "longtail",
+}
+"""What rows of extreme classification call models, and what the table does."""
 
 
 def real_data_table(folder: Path = QUALITY) -> str:
@@ -59,7 +71,40 @@ def real_data_table(folder: Path = QUALITY) -> str:
             seeds = f"{found[0].count} seed{'s' if found[0].count > 1 else ''}"
             cells = [_write(value, best) for value in found]
             body.append([f"**{data.name}**: {data.what}; {size}; {seeds}", *cells, _write_groups(methods)])
+    body += _tabular_rows(folder.parent / "tabular" / "rows.csv")
     return table(["data", *METHODS.values(), "rarest / most frequent classes"], body)
+
+
+def _tabular_rows(path: Path) -> list[list[str]]:
+    """Means over real tables, one line per model."""
+    rows = read_rows(path) if path.is_file() else []
+    num_sets = len({row["set"] for row in rows})
+    body = []
+    for (model,), members in group_rows(rows, "model").items():
+        columns: dict[str, Estimate] = {}
+        for (method,), runs in group_rows(members, "method").items():
+            if method in TABULAR_METHODS:
+                means = [_measure(of_seed, "balanced_accuracy").mean for of_seed in group_rows(runs, "seed").values()]
+                columns[TABULAR_METHODS[method]] = estimate(means)
+        best = max(value.mean for value in columns.values())
+        seeds = columns["cross_entropy"].count
+        cells = [_write(columns[name], best) if name in columns else "" for name in METHODS]
+        body.append([f"**{num_sets} real tables**: {model}; 2 to 3 classes; {seeds} seeds", *cells, ""])
+    return body
+
+
+def extreme_table(path: Path = QUALITY.parent / "extreme_sets.csv") -> str:
+    """Precision of the first prediction where there are many labels, beside other libraries."""
+    body = []
+    for (name,), rows in group_rows(read_rows(path), "set").items():
+        by_model = {model: members for (model,), members in group_rows(rows, "model").items()}
+        models = {model: estimate(float(row["P@1"]) for row in members) for model, members in by_model.items()}
+        if "ours, defaults" in models:
+            found = [models.get(model) for model in RIVALS]
+            best = max(value.mean for value in found if value is not None)
+            cells = ["" if value is None else f"{value.mean:.1f}" for value in found]
+            body.append([name, *(f"**{cell}**" if cell == f"{best:.1f}" else cell for cell in cells)])
+    return table(["precision of the first label, %", *RIVALS.values()], body)
 
 
 def gain_sentence(recipe: str = "tiny_imagenet_lt_features", folder: Path = QUALITY) -> str:
@@ -99,24 +144,3 @@ def _write_groups(methods: Mapping[str, Sequence[Row]]) -> str:
 
 def _points(difference: float) -> str:
     return f"{100 * difference:+.1f}".replace("-", "−")
-
-
-def fill(text: str) -> str:
-    """The README with its numbers."""
-    for name, content in (("gain", gain_sentence()), ("real-data", real_data_table())):
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        text = re.sub(f"{start}.*?{end}", f"{start}\n\n{content}\n\n{end}", text, flags=re.DOTALL)
-    return text
-
-
-def main() -> None:
-    """Write the README's numbers and its picture."""
-    from site_pages import before_after
-
-    path = ROOT / "README.md"
-    path.write_text(fill(path.read_text()))
-    before_after.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -50,6 +50,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
+    "extreme-data": readme.extreme_table,
 }
 """Name -> what stands in its place."""
 
@@ -95,7 +96,7 @@ def list_pages() -> list[Path]:
 
 def main() -> None:
     """Write the tables into all pages, and draw the picture of the results."""
-    from site_pages import overview
+    from site_pages import before_after, overview
 
     for path in list_pages():
         text = path.read_text()
@@ -104,6 +105,7 @@ def main() -> None:
             path.write_text(filled)
             print(f"Wrote {path.relative_to(ROOT)}.")
     overview.main()
+    before_after.main()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def embed(
     force: Force = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write the embeddings that a model makes of training and test samples, and train a head on them."""
+    """Write a trained model's embeddings of its training and test samples, and train a head on them."""
     from longtail.lab.data.formats.arrays import save_arrays
     from longtail.lab.training.embedding import embed_run, embed_with
     from longtail.lab.training.encoders import load_encoder

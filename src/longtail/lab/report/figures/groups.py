@@ -45,9 +45,10 @@ def draw_groups(comparison: SingleLabelComparison) -> Figure:
     places = ["on all classes", *(group.place for group in groups.values())]
     leaders = join_words(_name_leader(comparison, key, place) for key, place in zip(keys, places, strict=True))
     kind = "Highest mean accuracy" if len(comparison.methods) > 1 else "Mean accuracy"
+    order = " Bars are in the order of the names above." if 1 < len(comparison.methods) <= MOST_SHOWN else ""
     note = " Error bars are 95% intervals of the mean over seeds." if comparison.has_intervals else ""
     table = Table(("method", *names), rows)
-    summary = f"{kind}: {leaders}.{note}"
+    summary = f"{kind}: {leaders}.{order}{note}"
     if len(comparison.methods) > MOST_SHOWN:
         legend = [Series("group-all", "all classes", "ink"), *series_of_groups(comparison.labels)]
         return Figure("groups", *_draw_dots(comparison, legend, keys), summary, table, legend)
