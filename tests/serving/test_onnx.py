@@ -11,6 +11,7 @@ from torch import nn
 from longtail import ClassPrior, ExtremeClassifier, adjust_logits, fold_adjustment
 from longtail.correction import Correction
 from longtail.errors import DamagedFileError
+from longtail.heads import ExpertHead
 from longtail.serving import LabelRanking, ThresholdedModel, export_onnx, export_program, load_onnx, pad_rows
 
 PRIOR = ClassPrior.from_counts([70, 20, 10])
@@ -99,6 +100,19 @@ def test_thresholds_are_part_of_the_file(exported, tmp_path):
     assert not is_predicted[:, 2].any()
     with pytest.raises(ValueError, match="thresholds must be"):
         ThresholdedModel(model, [math.nan])
+
+
+def test_experts_are_exported_as_the_mean_of_their_logits(exported, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), ExpertHead(6, 3, num_experts=2))
+    folded, path = fold_adjustment(model, PRIOR, layer="2"), tmp_path / "experts.onnx"
+    assert export_onnx(folded, torch.randn(2, 4), path) <= 1e-5
+    x = torch.randn(9, 4)
+    with torch.no_grad():
+        experts = model.train()(x)
+    assert experts.shape == (9, 2, 3)
+    expected = adjust_logits(experts.mean(dim=1), PRIOR)
+    np.testing.assert_allclose(load_onnx(path, folded)(x.numpy()), expected.numpy(), rtol=0, atol=1e-5)
 
 
 def fit_extreme(**settings):
