@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from longtail._core.numerics import varies
+from longtail.losses.following import EqualizationV2, SeesawLoss
 from longtail.losses.softmax import MarginCrossEntropy
 from longtail.margins import Margins
 from longtail.sampling.classes import ClassBalancedSampler, InstanceSampler
@@ -173,7 +174,8 @@ class Plan:
 def _corrects(phase: Phase) -> bool:
     """Whether a phase draws other class frequencies than the data's, or has a loss that tells negatives apart."""
     terms = (value for name, value in phase.loss.named_buffers() if name.rpartition(".")[2] not in CORRECT_NOTHING)
-    return phase.sampler is not instance_sampler or phase.learner is not None or any(map(varies, terms))
+    counts = any(isinstance(part, SeesawLoss | EqualizationV2) for part in phase.loss.modules())  # while it trains
+    return phase.sampler is not instance_sampler or phase.learner is not None or counts or any(map(varies, terms))
 
 
 def margin_plan(margins: Margins | None = None, class_weights: Tensor | None = None) -> Plan:
