@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from longtail.lab.cli.app import app
 from longtail.lab.reproduce import elm
-from longtail.lab.reproduce.study import choose_recipe
+from longtail.lab.reproduce.study import choose_entries, choose_recipe
 from longtail.lab.reproduce.trials import plan_trials, run_study
 from longtail.lab.training.loop import train
 
@@ -61,6 +61,12 @@ def test_the_paper_s_rows_and_strengths_are_planned(tmp_path):
     ]
     assert sorted(strengths) == sorted(elm.STRENGTHS)
     assert all(trial.job.recipe.train.save_embeddings for trial in trials)
+
+
+def test_a_row_with_the_name_of_a_method_is_that_row_alone():
+    entries = elm.build_study(elm.Options()).entries
+    assert [entry.name for entry in choose_entries(entries, "ELM")] == ["ELM"]
+    assert len(choose_entries(entries, "elm(strength=0.1)")) == 1
 
 
 def test_rows_are_measured(done):

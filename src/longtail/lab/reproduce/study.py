@@ -232,14 +232,15 @@ def choose_recipe(options: StudyOptions) -> Recipe:
 
 def choose_entries(entries: Sequence[Entry], wanted: str) -> list[Entry]:
     """The rows that were asked for, by their own name or by that of their method; "" is all of them."""
-    known: dict[str, list[Entry]] = {}
+    named: dict[str, list[Entry]] = {}
+    by_method: dict[str, list[Entry]] = {}
     for entry in entries:
-        training = entry.training
-        by_method = (
-            () if training.settings or training.base else (training.method, parse_method(training.method).name)
-        )
-        for name in dict.fromkeys((entry.name, *by_method)):
-            known.setdefault(_simplify(name), []).append(entry)
+        named.setdefault(_simplify(entry.name), []).append(entry)
+        if not entry.training.settings and entry.training.base is None:
+            method = entry.training.method
+            for name in dict.fromkeys((method, parse_method(method).name)):
+                by_method.setdefault(_simplify(name), []).append(entry)
+    known = by_method | named  # a row that has the name of a method is that row alone
     chosen = set()
     for part in split_methods(wanted):
         if _simplify(part) not in known:
