@@ -201,11 +201,8 @@ def run_jobs(
             watch([job for job, _ in running.values()])
             done, _ = wait(running, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
             for job, worker in running.values():
-                sign = last_sign_of_life(job.folder)
-                if (
-                    time.time() - (sign if sign > started[job.folder] else started[job.folder] + START_SECONDS)
-                    > timeout
-                ):
+                sign, start = last_sign_of_life(job.folder), started[job.folder]
+                if time.time() > timeout + (sign if sign > start else start + START_SECONDS):
                     stalled.add(job.folder)
                     _kill_worker(worker)
             for future in done:
