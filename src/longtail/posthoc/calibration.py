@@ -87,10 +87,9 @@ def bias_corrected_temperature(
             "target must have samples of every class, or a class's bias can't be fitted. "
             f"Got none of class {missing[0]}" + (f" and {len(missing) - 1} others." if len(missing) > 1 else ".")
         )
-    share = count / count.sum()
     centered = scores - scores.mean(dim=1, keepdim=True)
-    spread = float((share @ centered.square().mean(dim=1)).sqrt()) or 1.0
-    slope, bias = _fit_slope_and_biases(centered / spread, index, share, max_iterations)
+    spread = float((count @ centered.square().mean(dim=1) / count.sum()).sqrt()) or 1.0
+    slope, bias = _fit_slope_and_biases(centered / spread, index, count, max_iterations)
     return BiasCorrectedTemperature(spread / slope, bias - bias.mean())
 
 
@@ -157,7 +156,7 @@ def _check_groups(groups: Labels, num_samples: int, num_groups: int | None) -> T
     return group.long().cpu()
 
 
-def _fit_slope_and_biases(scaled: Tensor, index: Tensor, share: Tensor, max_iterations: int) -> tuple[float, Tensor]:
+def _fit_slope_and_biases(scaled: Tensor, index: Tensor, count: Tensor, max_iterations: int) -> tuple[float, Tensor]:
     """The slope and the biases of least cross-entropy: a convex problem of C + 1 numbers.
 
     SciPy minimizes it with its exact gradient. A ridge of a hundredth of a sample keeps separable samples finite.
@@ -165,7 +164,7 @@ def _fit_slope_and_biases(scaled: Tensor, index: Tensor, share: Tensor, max_iter
     from scipy.optimize import minimize  # loads for half a second, where all else here is there at once
 
     rows, num_classes = torch.arange(len(index)), scaled.shape[1]
-    ridge = 0.01 / len(index)
+    share, ridge = count / count.sum(), 0.01 / float(count.sum())
 
     def cost(point: FloatArray) -> tuple[float, FloatArray]:
         slope, bias = float(point[0]), torch.from_numpy(point[1:])
