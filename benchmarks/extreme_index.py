@@ -80,7 +80,14 @@ def measure(name: str, num_labels: int, build: Callable[[], Any], search: Any, p
     return rows
 
 
-def measure_own(vectors: Any, queries: Any, exact: Any, bits: tuple[int, ...], probes: tuple[int, ...]) -> list[Any]:
+def measure_own(
+    vectors: Any,
+    queries: Any,
+    exact: Any,
+    bits: tuple[int, ...],
+    probes: tuple[int, ...],
+    num_lists: int | None = None,
+) -> list[Any]:
     """LabelIndex in several precisions."""
 
     def search(index: LabelIndex, depth: int) -> Callable[[], Any]:
@@ -89,8 +96,8 @@ def measure_own(vectors: Any, queries: Any, exact: Any, bits: tuple[int, ...], p
 
     rows = []
     for num_bits in bits:
-        name = f"LabelIndex (faiss), {num_bits} bits"
-        build = lambda num_bits=num_bits: LabelIndex(vectors, num_bits=num_bits)  # noqa: E731
+        name = f"LabelIndex (faiss), {num_bits} bits" + (f", {num_lists:,} groups" if num_lists else "")
+        build = lambda num_bits=num_bits: LabelIndex(vectors, num_lists=num_lists, num_bits=num_bits)  # noqa: E731
         rows += measure(name, len(vectors), build, search, probes, exact)
     return rows
 
@@ -130,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=["choose", "large"])
     parser.add_argument("--bits", type=int, nargs="+", default=[32, 16, 8])
+    parser.add_argument("--lists", type=int, help="groups; default: LabelIndex's")
     arguments = parser.parse_args()
     part, bits = arguments.part, arguments.bits
     if part is None:
@@ -143,7 +151,7 @@ def main() -> None:
     if part == "choose":
         rows = measure_own(vectors, queries, exact, (32,), (4, 8, 16)) + measure_others(vectors, queries, exact)
     else:
-        rows = measure_own(vectors, queries, exact, tuple(bits), (4, 8, 16, 32))
+        rows = measure_own(vectors, queries, exact, tuple(bits), (4, 8, 16, 32), arguments.lists)
     path = RESULTS / "extreme_index.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     new = {(row["index"], row["labels"]) for row in rows}
