@@ -19,11 +19,11 @@ from longtail.losses.centroids import (
 )
 from longtail.losses.consistency import ConsistentViews, view_consistency
 from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupled_hinge, decoupled_logistic
+from longtail.losses.disentangled import LadeLoss, lade
 from longtail.losses.elm import Pull, count_margin, probability_margin, pull
 from longtail.losses.experts import ExpertsCrossEntropy
 from longtail.losses.focal import FocalLoss, focal_loss
 from longtail.losses.following import EqualizationV2, SeesawLoss, equalization_v2, seesaw
-from longtail.losses.lade import LadeLoss, lade
 from longtail.losses.linear import (
     LinearMarginCrossEntropy,
     linear_margin_cross_entropy,
