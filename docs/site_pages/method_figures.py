@@ -19,7 +19,7 @@ from site_pages.typeset import place
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 PICTURE_COUNTS = (1000, 600, 360, 215, 130, 77, 46, 28, 17, 10)
 """Training samples of the classes in the picture."""
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 460, 210, 46, 14, 36
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 460, 228, 46, 14, 54
 """Of the picture, and of what is around its axes."""
 
 
@@ -89,9 +89,9 @@ def draw_lines(frequent: Sequence[float], rare: Sequence[float]) -> str:
         for place in (0, 3, 6, 9)
     )
     zero = f'<line class="axis" x1="{LEFT}" x2="{WIDTH - 14}" y1="{point(0, 0)[1]:.1f}" y2="{point(0, 0)[1]:.1f}"/>'
-    caption = f'<text x="{LEFT}" y="{HEIGHT - 4}">training samples of the true class</text>'
+    caption = f'<text x="{LEFT}" y="{HEIGHT - 22}">training samples of the true class</text>'
     legend = (
-        f'<text class="key" x="{WIDTH - 14}" y="{HEIGHT - 4}" text-anchor="end">● against the most frequent, '
+        f'<text class="key" x="{LEFT}" y="{HEIGHT - 5}">● against the most frequent, '
         "■ against the rarest class</text>"
     )
     body = zero + "".join(lines) + ticks + across + caption + legend
