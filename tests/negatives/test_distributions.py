@@ -167,7 +167,9 @@ def test_a_label_with_nearly_all_of_q_can_be_excluded(rest, assert_frequencies):
 
 
 @pytest.mark.parametrize(
-    "make", [ng.WithinBatch, lambda prior: ng.StreamingBatch(prior.num_classes), ng.prior_power], ids=str
+    "make",
+    [ng.WithinBatch, lambda prior: ng.StreamingBatch(prior.num_classes), ng.prior_power],
+    ids=["within_batch", "streaming_batch", "prior_power"],
 )
 def test_an_empty_batch_has_a_draw(make):
     draw = make(PRIOR).draw(batch_of(torch.empty(0, dtype=torch.int64)), 4)
