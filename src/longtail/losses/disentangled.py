@@ -79,8 +79,9 @@ class LadeLoss(nn.Module):
 
     def __init__(self, prior: ClassPrior, strength: float = 0.1, penalty: float = 0.01) -> None:
         super().__init__()
-        if not (strength >= 0 and penalty >= 0):
-            raise ValueError(f"LadeLoss: strength and penalty must be at least 0. Got {strength} and {penalty}.")
+        for name, value in {"strength": strength, "penalty": penalty}.items():
+            if not value >= 0:
+                raise ValueError(f"LadeLoss: {name} must be at least 0. Got {value}.")
         self.strength, self.penalty = strength, penalty
         self.cross_entropy = MarginCrossEntropy(logit_adjusted(prior))
         register_constant(self, "log_probs", prior.log_probs)

@@ -336,7 +336,7 @@ BAD_INPUT = {
         ["--train-labels", "bad.csv", "--label", "a"],
         "its own name",
     ),
-    "ragged CSV": ({"bad.csv": "a,b\n1\n"}, ["--train-labels", "bad.csv"], "no readable .csv"),
+    "ragged CSV": ({"bad.csv": "a,b\n1\n"}, ["--train-labels", "bad.csv", "--label", "a"], "no readable .csv"),
     "empty CSV": ({"bad.csv": ""}, ["--train-labels", "bad.csv"], "no readable .csv"),
     "truncated npy": ({"bad.npy": b"\x93NUMPY"}, ["--counts", "bad.npy"], "no readable .npy"),
     "npy that claims too much": (
