@@ -1,7 +1,7 @@
 """The check of dependencies: which licenses fit, and that it does without a network."""
 
 import importlib.util
-import socket
+import subprocess
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,10 +52,29 @@ def test_our_own_dependencies_fit(script):
     assert script.check_licenses() == []
 
 
-def test_without_a_network_one_line_says_so(script, monkeypatch, capsys):
-    def fail(*_):
-        raise OSError("no route")
+def answer(monkeypatch, script, **result):
+    """What pip-audit is made to answer."""
+    done = subprocess.CompletedProcess([], **{"returncode": 1, "stdout": "", "stderr": ""} | result)
+    monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: done)
 
-    monkeypatch.setattr(socket, "create_connection", fail)
-    assert script.check_vulnerabilities() == []
-    assert capsys.readouterr().out == "Vulnerabilities: not checked, for pypi.org can't be reached (no route).\n"
+
+def test_without_a_network_one_line_says_so(script, monkeypatch, capsys):
+    answer(monkeypatch, script, stderr="WARNING: retrying\nConnectionError: no route\n")
+    script.report_vulnerabilities()
+    expected = "Vulnerabilities: not checked, for pip-audit says: ConnectionError: no route\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_an_index_that_never_answers_is_one_line(script, monkeypatch, capsys):
+    def stall(*_, **__):
+        raise subprocess.TimeoutExpired("pip_audit", 60)
+
+    monkeypatch.setattr(script.subprocess, "run", stall)
+    script.report_vulnerabilities()
+    assert capsys.readouterr().out == "Vulnerabilities: not checked, for there was no answer within 60 s.\n"
+
+
+def test_a_known_vulnerability_is_shown(script, monkeypatch, capsys):
+    answer(monkeypatch, script, stdout="Name Version ID\nold 1.0 X-1\n", stderr="Found 1 known vulnerability\n")
+    script.report_vulnerabilities()
+    assert capsys.readouterr().out == "Vulnerabilities: Found 1 known vulnerability\nName Version ID\nold 1.0 X-1\n"
