@@ -13,7 +13,7 @@ import plotly.graph_objects
 import pytest
 
 from longtail.lab.report import read_runs, write_report
-from longtail.lab.report.figures._drawing import Series, series_of_groups, series_of_methods
+from longtail.lab.report.figures.drawing import Series, series_of_groups, series_of_methods
 from longtail.lab.report.kinds import compare
 
 

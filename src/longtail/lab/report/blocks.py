@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from markupsafe import Markup
 
 from longtail.lab.report.digests.base import Comparison, MethodResults
-from longtail.lab.report.figures._drawing import Figure, Series, Table, pair_series
+from longtail.lab.report.figures.drawing import Figure, Series, Table, pair_series
 from longtail.lab.report.figures.labels import draw_labels
 from longtail.lab.report.text import clean, duration, with_interval
 

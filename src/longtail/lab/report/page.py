@@ -24,7 +24,7 @@ import longtail
 from longtail._core.files import replacing
 from longtail.lab.report.blocks import Panels, Section
 from longtail.lab.report.digests.base import Comparison
-from longtail.lab.report.figures._drawing import Figure
+from longtail.lab.report.figures.drawing import Figure
 from longtail.lab.report.headline import Headline, write_headline
 from longtail.lab.report.kinds import choose_kind, compare
 from longtail.lab.report.text import clean, count

@@ -45,7 +45,7 @@ from longtail.lab.report.figures import (
     tau,
     training,
 )
-from longtail.lab.report.figures._drawing import Series, Table, pair_series
+from longtail.lab.report.figures.drawing import Series, Table, pair_series
 from longtail.lab.report.text import class_name, clean, count, join_words, percent, points
 
 __all__ = [

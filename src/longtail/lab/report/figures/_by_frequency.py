@@ -11,7 +11,7 @@ from scipy import stats
 
 from longtail.lab.report.digests.base import Comparison
 from longtail.lab.report.digests.labels import FloatArray, IntArray, Labels
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     MOST_BARS,
     MOST_JOINED,
     Json,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from longtail.lab.report.digests.base import Comparison
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     Figure,
     Json,
     Series,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.report.digests.single_label import CALIBRATION_BINS, SingleLabelComparison
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     Figure,
     Json,
     Table,

@@ -10,7 +10,7 @@ import numpy as np
 from longtail.lab.report.digests.embeddings import NEIGHBORS, SCALES, map_to_plane
 from longtail.lab.report.digests.labels import Labels
 from longtail.lab.report.digests.single_label import MAIN_METRIC, SingleLabelComparison, SingleLabelResults
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     GROUPED_BARS,
     MOST_BARS,
     SYMBOLS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from longtail.lab.report.digests.multilabel import MultilabelComparison
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     MOST_BARS,
     Figure,
     Table,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from longtail.lab.report.digests.base import MOST_SHOWN
 from longtail.lab.report.digests.single_label import MAIN_METRIC, SingleLabelComparison
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     GROUPED_BARS,
     Figure,
     Json,

@@ -8,7 +8,7 @@ import numpy as np
 
 from longtail.lab.report.digests.base import Comparison
 from longtail.lab.report.digests.labels import Labels
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     MOST_BARS,
     MOST_JOINED,
     Figure,

@@ -9,7 +9,7 @@ import numpy as np
 
 from longtail.lab.report.digests.labels import FloatArray, Group, IntArray, Labels
 from longtail.lab.report.digests.single_label import SingleLabelComparison
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     Figure,
     Json,
     Series,

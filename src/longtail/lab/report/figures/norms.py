@@ -11,7 +11,7 @@ from longtail.lab.report.figures._by_frequency import (
     describe_trends,
     draw_over_frequency,
 )
-from longtail.lab.report.figures._drawing import Figure, build_axis, pair_series
+from longtail.lab.report.figures.drawing import Figure, build_axis, pair_series
 
 __all__ = ["draw_norms"]
 

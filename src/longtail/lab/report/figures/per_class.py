@@ -9,7 +9,7 @@ from longtail.lab.report.figures._by_frequency import (
     describe_trends,
     draw_over_frequency,
 )
-from longtail.lab.report.figures._drawing import Figure, build_axis, pair_series, series_of_methods
+from longtail.lab.report.figures.drawing import Figure, build_axis, pair_series, series_of_methods
 from longtail.lab.report.text import percent
 
 __all__ = ["draw_class_accuracy"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from longtail.lab.report.digests.labels import FloatArray, IntArray, Labels
 from longtail.lab.report.digests.multilabel import PROBABILITY_BINS, MultilabelComparison, MultilabelResults
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     Figure,
     Json,
     Series,

@@ -8,8 +8,8 @@ import numpy as np
 
 from longtail.lab.report.digests.base import Comparison
 from longtail.lab.report.figures._by_frequency import build_frequency_layout, describe_means, draw_over_frequency
-from longtail.lab.report.figures._drawing import Figure, build_axis, describe_methods, pair_series
 from longtail.lab.report.figures._history import draw_history
+from longtail.lab.report.figures.drawing import Figure, build_axis, describe_methods, pair_series
 
 __all__ = ["draw_sample_rate_variance", "draw_sample_rates"]
 

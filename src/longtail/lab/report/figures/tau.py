@@ -8,7 +8,7 @@ import numpy as np
 
 from longtail.lab.report.digests.labels import FloatArray
 from longtail.lab.report.digests.single_label import MAIN_METRIC, TAUS, SingleLabelComparison, find_plain
-from longtail.lab.report.figures._drawing import (
+from longtail.lab.report.figures.drawing import (
     DASHES,
     Figure,
     Json,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from longtail.lab.report.digests.base import Comparison
-from longtail.lab.report.figures._drawing import Figure
 from longtail.lab.report.figures._history import draw_history
+from longtail.lab.report.figures.drawing import Figure
 from longtail.lab.report.text import percent
 
 __all__ = ["draw_accuracy", "draw_f1_by_epoch", "draw_learning_rate", "draw_loss"]
