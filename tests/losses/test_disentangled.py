@@ -36,7 +36,7 @@ def test_the_loss_adds_its_mean_under_the_prior():
     loss = LadeLoss(PRIOR, strength=0.5).double()
     torch.testing.assert_close(loss(logits, target), wanted, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(LadeLoss(PRIOR, strength=0.0).double()(logits, target), plain, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="strength and penalty must be at least 0"):
+    with pytest.raises(ValueError, match="strength must be at least 0"):
         LadeLoss(PRIOR, strength=-1.0)
 
 
