@@ -34,7 +34,7 @@ from scipy.sparse import csr_matrix, save_npz
 
 from longtail import ClassPrior
 from longtail.estimators import ExtremeClassifier
-from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows, idf_of
+from longtail.estimators.extreme.features import FeatureScaling, are_counts, count_rows, idf_of
 
 ROWS = "extreme_sets"
 PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear", "one-vs-rest")

@@ -19,7 +19,6 @@ from longtail.losses import (
     binary_focal_loss,
 )
 from longtail.masking import (
-    SMOOTHING,
     MaskedLoss,
     adapt_ratio,
     count_bins,
@@ -28,6 +27,7 @@ from longtail.masking import (
     positive_ratio,
     standardize,
 )
+from longtail.masking.ratios import SMOOTHING
 
 # Appendix B of the paper.
 TOY_TARGETS = torch.tensor([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])[:, None]

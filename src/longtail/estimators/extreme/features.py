@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.preprocessing import normalize
 
-from longtail.estimators._extreme_network import is_sparse
+from longtail.estimators.extreme.network import is_sparse
 
-__all__ = ["FeatureScaling", "are_counts", "count_rows", "idf_of"]
+__all__ = ["FeatureScaling", "are_counts", "choose_scaling", "count_rows", "idf_of"]
 
 LARGEST_COUNT_LOOKED_AT = 2**20
 """Values that are looked at to see whether they are counts."""
@@ -55,3 +55,27 @@ def count_rows(features: Any) -> npt.NDArray[np.int64]:
 def idf_of(num_rows_with: npt.NDArray[np.int64], num_rows: int) -> npt.NDArray[np.float32]:
     """[D] 1 + log((1 + N) / (1 + rows that have the feature)), as scikit-learn's smoothed one."""
     return (1 + np.log((1 + num_rows) / (1 + num_rows_with))).astype(np.float32)
+
+
+def choose_scaling(
+    estimator: Any,
+    has_counts: bool,
+    rows_with: npt.NDArray[np.int64],
+    features: Any,
+    num_rows: int | None = None,
+) -> FeatureScaling:
+    """What an estimator's parameters ask for; where they leave it open, counts become tf-idf in rows of one length.
+
+    Args:
+        estimator: with ``uses_tfidf`` and ``normalizes_rows``.
+        has_counts: whether the features are counts.
+        rows_with: [D] in how many rows each feature is not 0.
+        features: some of the rows, or all.
+        num_rows: how many rows there are in all; None: those given.
+    """
+    uses_tfidf = has_counts if estimator.uses_tfidf is None else bool(estimator.uses_tfidf)
+    if uses_tfidf and (features.data if is_sparse(features) else features).min(initial=0) < 0:
+        raise ValueError("uses_tfidf needs features of at least 0. Got a negative one.")
+    idf = idf_of(rows_with, num_rows or features.shape[0]) if uses_tfidf else None
+    normalizes = uses_tfidf if estimator.normalizes_rows is None else bool(estimator.normalizes_rows)
+    return FeatureScaling(idf, normalizes)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from longtail._core.tensors_file import load_tensors, save_tensors
 from longtail.correction import Correction
-from longtail.estimators._extreme_calibration import Calibration
-from longtail.estimators._extreme_features import FeatureScaling
-from longtail.estimators._extreme_network import Network
+from longtail.estimators.extreme.calibration import Calibration
+from longtail.estimators.extreme.features import FeatureScaling
+from longtail.estimators.extreme.network import Network
 from longtail.prior import ClassPrior
 
 __all__ = ["LoadedModel", "PathLike", "SavedModel", "build_model", "read_model", "write_model"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail._core.labels import IntArray
-from longtail.estimators._extreme_network import Rows, as_rows, is_sparse
+from longtail.estimators.extreme.network import Rows, as_rows, is_sparse
 from longtail.prior import ClassPrior
 
 __all__ = [

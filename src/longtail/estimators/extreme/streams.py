@@ -16,8 +16,8 @@ from scipy.sparse import csr_array, vstack
 from longtail._core.labels import IntArray
 from longtail._core.memory import memory_budget
 from longtail._core.sparse_parts import make_csr, parse_parts
-from longtail.estimators._extreme_data import LabelBatch, make_batch
-from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows
+from longtail.estimators.extreme.data import LabelBatch, make_batch
+from longtail.estimators.extreme.features import FeatureScaling, are_counts, count_rows
 
 __all__ = [
     "Chunk",

@@ -43,6 +43,7 @@ Rows = Tensor | _Bag
 
 
 def as_rows(features: Any, device: str | torch.device) -> Rows:
+    """Features as the network takes them: a dense tensor, or the parts of a sparse matrix."""
     if not is_sparse(features):
         return torch.from_numpy(np.ascontiguousarray(features)).to(device)
     parts = (features.indices.astype(np.int64), features.data, features.indptr.astype(np.int64))
@@ -192,4 +193,5 @@ START = 0.3
 
 
 def is_sparse(matrix: Any) -> bool:
+    """Whether SciPy holds it as a sparse matrix or array."""
     return bool(issparse(matrix))  # issparse narrows the type to one without attributes

@@ -12,8 +12,9 @@ import torch
 from scipy.sparse import csr_array
 
 from longtail import margins
-from longtail.estimators import ExtremeClassifier, _extreme_streams
-from longtail.estimators._extreme_features import FeatureScaling
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme import streams
+from longtail.estimators.extreme.features import FeatureScaling
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "dropout": 0.0, "batch_size": 16, "random_state": 0}
 
@@ -58,7 +59,7 @@ def write_parquet(folder: Path, X: Any, y: Any, num_parts: int = 3) -> Path:
 
 @pytest.fixture(params=["text", "parquet"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(_extreme_streams, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(streams, "ROWS_AT_ONCE", 16)
     monkeypatch.setattr("longtail._core.sparse_parts.CHUNK", 400)
     X, y = made()
     if request.param == "text":
@@ -68,11 +69,11 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_stream_has_the_samples_of_its_file(path: Path) -> None:
     X, y = made()
-    chunks = list(_extreme_streams.open_stream(path).chunks())
+    chunks = list(streams.open_stream(path).chunks())
     assert len(chunks) > 5
     np.testing.assert_array_equal(np.concatenate([chunk.features.toarray() for chunk in chunks]), X.toarray())
     np.testing.assert_array_equal(np.concatenate([chunk.labels.toarray() for chunk in chunks]), y.toarray())
-    found = _extreme_streams.read_statistics(_extreme_streams.open_stream(path))
+    found = streams.read_statistics(streams.open_stream(path))
     assert (found.num_samples, found.num_labeled, found.are_counts) == (120, 108, True)
     assert found.label_counts.tolist() == y.sum(axis=0).tolist()
     assert found.rows_with.tolist() == (X != 0).sum(axis=0).tolist()
@@ -81,8 +82,8 @@ def test_a_stream_has_the_samples_of_its_file(path: Path) -> None:
 @pytest.mark.parametrize("num_skipped", [0, 30])
 def test_an_epoch_has_every_labeled_sample_once_in_bounded_memory(path: Path, num_skipped: int) -> None:
     X, y = made()
-    stream = _extreme_streams.open_stream(path)
-    source = _extreme_streams.StreamedSamples(stream, FeatureScaling(None, False), 108 - num_skipped, num_skipped, 40)
+    stream = streams.open_stream(path)
+    source = streams.StreamedSamples(stream, FeatureScaling(None, False), 108 - num_skipped, num_skipped, 40)
     labeled = np.flatnonzero(np.diff(y.indptr))[num_skipped:]
     expected = sorted(map(tuple, X.toarray()[labeled].tolist()))
     sizes = [block.features.shape[0] for block in source._blocks(torch.Generator().manual_seed(0))]

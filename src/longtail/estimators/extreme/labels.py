@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.utils.validation import check_array
 
 from longtail._core.labels import indicator_rows
-from longtail.estimators._extreme_network import is_sparse
+from longtail.estimators.extreme.network import is_sparse
 
 __all__ = ["Labels", "as_names", "find_columns", "read_labels"]
 

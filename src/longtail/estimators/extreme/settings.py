@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from longtail.estimators._extreme_training import TrainingSettings
+from longtail.estimators.extreme.training import TrainingSettings
 
 __all__ = ["EMPHASES", "MANY_SAMPLES", "DataShape", "choose_settings", "NetworkSettings", "choose_network", "tau_of"]
 

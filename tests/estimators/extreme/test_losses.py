@@ -11,7 +11,10 @@ import torch
 from scipy.sparse import csr_array
 
 from longtail import ClassPrior, margins, metrics, negatives
-from longtail.estimators import ExtremeClassifier, _extreme_data, _extreme_losses, _extreme_network
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme.data import LabelBatch
+from longtail.estimators.extreme.losses import DrawnNegatives, FullDecoupled
+from longtail.estimators.extreme.network import Network
 
 PHI = {
     "LOGISTIC": (lambda z: math.log1p(math.exp(-z)), lambda z: math.log1p(math.exp(z))),
@@ -23,7 +26,7 @@ PAIRS = [(0, 0), (0, 3), (2, 1)]
 
 
 def make_network(scale: float | None, generator: torch.Generator) -> Any:
-    network = _extreme_network.Network(6, 4, 5, "relu", skip_connection=False, scale=scale)
+    network = Network(6, 4, 5, "relu", skip_connection=False, scale=scale)
     network.reset_parameters(torch.zeros(4), 1.0, generator)
     network.weight.data.normal_(generator=generator)
     return network.double()
@@ -38,10 +41,10 @@ def test_full_decoupled_losses_are_the_sum_over_labels(name: str, builder: Any, 
     network = make_network(1.0 if name == "CONTRASTIVE" else None, generator)
     rows = torch.randn(3, 6, generator=generator).double()
     samples, labels = (torch.tensor(part) for part in zip(*PAIRS, strict=True))
-    batch = _extreme_data.LabelBatch(rows, samples, labels, torch.tensor([1.0, 1.0, 3.0]).double())
+    batch = LabelBatch(rows, samples, labels, torch.tensor([1.0, 1.0, 3.0]).double())
     alpha = torch.tensor([0.5, 1.0, 2.0, 4.0]).double()
     loss = getattr(negatives, name)
-    criterion = _extreme_losses.FullDecoupled(loss, builder(prior), alpha, excludes_other_labels)
+    criterion = FullDecoupled(loss, builder(prior), alpha, excludes_other_labels)
     found = float(criterion(network, network.embed(rows), batch, generator).detach())
     logits, delta = network.logits(rows, network.embed(rows)).tolist(), builder(prior).dense().tolist()
     own, other = PHI[name]
@@ -84,12 +87,12 @@ def test_sampled_decoupled_losses_estimate_the_full_one() -> None:
     network = make_network(None, generator)
     rows = torch.randn(3, 6, generator=generator).double()
     samples, labels = (torch.tensor(part) for part in zip(*PAIRS, strict=True))
-    batch = _extreme_data.LabelBatch(rows, samples, labels)
+    batch = LabelBatch(rows, samples, labels)
     prior = ClassPrior.from_counts([5, 5, 5, 5])
-    full = _extreme_losses.FullDecoupled(negatives.HINGE, margins.none(prior), None, True)
+    full = FullDecoupled(negatives.HINGE, margins.none(prior), None, True)
     head = negatives.SampledLinear(6, 4, negatives.uniform(4), negatives.importance, 3, loss=negatives.HINGE)
     head.num_negatives = 20_000
-    sampled = _extreme_losses.DrawnNegatives(head, None)
+    sampled = DrawnNegatives(head, None)
     sampled.share(network)
     values = [float(loss(network, network.embed(rows), batch, generator).detach()) for loss in (full, sampled)]
     assert values[1] == pytest.approx(values[0], rel=0.02)

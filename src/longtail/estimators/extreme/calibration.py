@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from longtail.estimators._extreme_network import Network, row_chunks
+from longtail.estimators.extreme.network import Network, row_chunks
 
 __all__ = ["LOOKED_AT", "Calibration", "calibrate", "compute_probabilities", "log_shares"]
 

@@ -11,7 +11,9 @@ from scipy.sparse import csr_array, issparse
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.model_selection import GridSearchCV, KFold
 
-from longtail.estimators import ExtremeClassifier, _extreme_features, _extreme_network
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme import features as feature_scaling
+from longtail.estimators.extreme import network
 from longtail.negatives import LabelIndex
 
 NAMES = ["art", "biology", "chess"]
@@ -81,7 +83,7 @@ def test_probabilities_do_not_depend_on_how_many_logits_are_held(monkeypatch: py
     X, y = made()
     model = quick(epochs=3).fit(X, y)
     chances, sets = model.predict_proba(X), model.predict(X).toarray()
-    monkeypatch.setattr(_extreme_network, "LOGITS_AT_ONCE", 10)
+    monkeypatch.setattr(network, "LOGITS_AT_ONCE", 10)
     np.testing.assert_allclose(model.predict_proba(X), chances, rtol=1e-5)
     np.testing.assert_array_equal(model.predict(X).toarray(), sets)
 
@@ -137,13 +139,13 @@ def test_grid_search_over_settings_that_may_be_left_open() -> None:
 
 def test_counts_become_the_tfidf_of_scikit_learn() -> None:
     counts = csr_array(np.random.default_rng(0).poisson(0.7, size=(30, 8)).astype(np.float32))
-    assert _extreme_features.are_counts(counts)
-    idf = _extreme_features.idf_of(_extreme_features.count_rows(counts), 30)
+    assert feature_scaling.are_counts(counts)
+    idf = feature_scaling.idf_of(feature_scaling.count_rows(counts), 30)
     logs = counts.copy()
     logs.data = np.log1p(logs.data)
     expected = TfidfTransformer().fit(counts)
     np.testing.assert_allclose(idf, expected.idf_, rtol=1e-6)
-    scaling = _extreme_features.FeatureScaling(idf, True)
+    scaling = feature_scaling.FeatureScaling(idf, True)
     np.testing.assert_allclose(scaling.apply(counts).toarray(), expected.transform(logs).toarray(), rtol=1e-5)
     np.testing.assert_allclose(scaling.apply(counts.toarray()), scaling.apply(counts).toarray(), rtol=1e-5)
 
@@ -160,7 +162,7 @@ def test_counts_become_the_tfidf_of_scikit_learn() -> None:
     ],
 )
 def test_counts_are_sparse_whole_numbers_beyond_one(features: Any, are: bool) -> None:
-    assert _extreme_features.are_counts(features) is are
+    assert feature_scaling.are_counts(features) is are
 
 
 def test_scaling_is_applied_to_new_samples_and_saved(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from longtail.correction import Correction
 from longtail.errors import DamagedFileError
-from longtail.estimators._extreme_calibration import LOOKED_AT, Calibration, calibrate, compute_probabilities
-from longtail.estimators._extreme_data import (
+from longtail.estimators.extreme.calibration import LOOKED_AT, Calibration, calibrate, compute_probabilities
+from longtail.estimators.extreme.data import (
     Samples,
     check_sample_weight,
     count_labels,
@@ -30,11 +30,11 @@ from longtail.estimators._extreme_data import (
     split_rows,
     split_samples,
 )
-from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows, idf_of
-from longtail.estimators._extreme_files import PathLike, SavedModel, build_model, read_model, write_model
-from longtail.estimators._extreme_labels import as_names, find_columns, read_labels
-from longtail.estimators._extreme_losses import Criterion, DrawnNegatives
-from longtail.estimators._extreme_network import (
+from longtail.estimators.extreme.features import FeatureScaling, are_counts, choose_scaling, count_rows
+from longtail.estimators.extreme.files import PathLike, SavedModel, build_model, read_model, write_model
+from longtail.estimators.extreme.labels import as_names, find_columns, read_labels
+from longtail.estimators.extreme.losses import Criterion, DrawnNegatives
+from longtail.estimators.extreme.network import (
     Network,
     compute_logits,
     embed_rows,
@@ -42,9 +42,9 @@ from longtail.estimators._extreme_network import (
     join_networks,
     rank_labels,
 )
-from longtail.estimators._extreme_objective import describe_correction, initial_bias, make_criterion
-from longtail.estimators._extreme_parameters import CONSTRAINTS, NOT_SAVED
-from longtail.estimators._extreme_settings import (
+from longtail.estimators.extreme.objective import describe_correction, initial_bias, make_criterion
+from longtail.estimators.extreme.parameters import CONSTRAINTS, NOT_SAVED, check_all_parameters
+from longtail.estimators.extreme.settings import (
     MANY_SAMPLES,
     DataShape,
     NetworkSettings,
@@ -52,7 +52,7 @@ from longtail.estimators._extreme_settings import (
     choose_settings,
     tau_of,
 )
-from longtail.estimators._extreme_streams import (
+from longtail.estimators.extreme.streams import (
     Stream,
     StreamedSamples,
     is_path,
@@ -60,13 +60,12 @@ from longtail.estimators._extreme_streams import (
     read_statistics,
     take_first,
 )
-from longtail.estimators._extreme_training import Generators, Progress, Source, Trainer, train
-from longtail.estimators._parameters import check_parameters
+from longtail.estimators.extreme.training import Generators, Progress, Source, Trainer, train
 from longtail.margins import Margins
 from longtail.negatives.distributions import Distribution
 from longtail.negatives.index import LabelIndex
 from longtail.negatives.linear import use_rows
-from longtail.negatives.losses import CONTRASTIVE, CROSS_ENTROPY, SampledLoss
+from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss
 from longtail.negatives.weightings import Weighting
 from longtail.prior import ClassPrior
 
@@ -253,7 +252,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         Returns:
             The estimator itself.
         """
-        self._check_parameters()
+        check_all_parameters(self)
         self.__dict__.pop("trainer_", None)  # partial_fit begins anew after this
         if is_path(X):
             if y is not None or sample_weight is not None:
@@ -264,7 +263,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
         labels = read_labels(y, features.shape[0])
         self._take_labels(labels.names, count_labels(labels.rows))
-        self._take_scaling(are_counts(features), count_rows(features), features)
+        self.scaling_ = choose_scaling(self, are_counts(features), count_rows(features), features)
         scaled, generators = self.scaling_.apply(features), self._make_generators()
         share = None if self.n_iter_no_change is None else self.validation_fraction
         chosen, held_out = split_samples(labels.rows, share, generators.order)
@@ -289,7 +288,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             classes: all labels there will be, where the first samples may lack some: their number, or their names.
             sample_weight: [N] how much each sample counts; None: all alike.
         """
-        self._check_parameters()
+        check_all_parameters(self)
         is_first = not hasattr(self, "trainer_")
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=is_first)
         known = as_names(classes) if is_first else self.classes_
@@ -298,7 +297,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.seen_prior_ = seen if is_first else self.seen_prior_ + seen
         self._take_labels(labels.names, smooth_if_empty(self.seen_prior_))
         if is_first:
-            self._take_scaling(are_counts(features), count_rows(features), features)
+            self.scaling_ = choose_scaling(self, are_counts(features), count_rows(features), features)
         scaled = self.scaling_.apply(features)
         criterion = make_criterion(self, self.label_prior_, self.classes_)
         if is_first:
@@ -415,7 +414,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         try:
             saved = read_model(path)
             estimator = cls(**{name: saved.settings[name] for name in CONSTRAINTS if name not in NOT_SAVED})
-            estimator._check_parameters()
+            check_all_parameters(estimator)
             loaded = build_model(saved, estimator.activation, bool(estimator.skip_connection), estimator.scale)
         except DamagedFileError:
             raise
@@ -438,19 +437,6 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def _check_parameters(self) -> None:
-        check_parameters(self, CONSTRAINTS)
-        if self.weighting is not None and self.distribution is None:
-            raise ValueError("weighting is of drawn negatives; give a distribution too.")
-        if self.weighting is not None and self.margins is not None:
-            raise ValueError("weighting implies the margins; give one of the two.")
-        if self.skip_connection and (self.distribution is not None or self.scale is not None):
-            raise ValueError("skip_connection needs the full softmax; leave distribution and scale None.")
-        if (self.n_estimators or 1) > 1 and self.scale is not None:
-            raise ValueError("n_estimators must be 1 where scale makes cosines of logits. Got more.")
-        if self.loss is CONTRASTIVE and self.scale != 1:
-            raise ValueError(f"CONTRASTIVE is a loss of cosines; scale must be 1. Got {self.scale}.")
-
     def _check_features(self, X: Any) -> Any:
         check_is_fitted(self)
         return self.scaling_.apply(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False))
@@ -464,7 +450,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(found.rows_with)
         self._take_labels(np.arange(len(found.label_counts)), smooth_if_empty(prior))
         first, generators = take_first(stream, LOOKED_AT), self._make_generators()
-        self._take_scaling(found.are_counts, found.rows_with, first.features, found.num_samples)
+        self.scaling_ = choose_scaling(self, found.are_counts, found.rows_with, first.features, found.num_samples)
         scaled, num_held_out = self.scaling_.apply(first.features), 0
         if self.n_iter_no_change is not None:
             num_held_out = min(math.ceil(self.validation_fraction * found.num_labeled), scaled.shape[0])
@@ -483,16 +469,6 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _take_labels(self, names: npt.NDArray[Any], prior: ClassPrior) -> None:
         self.classes_, self.n_labels_, self.label_prior_ = names, len(names), prior
-
-    def _take_scaling(
-        self, has_counts: bool, rows_with: npt.NDArray[np.int64], features: Any, num_rows: int | None = None
-    ) -> None:
-        uses_tfidf = has_counts if self.uses_tfidf is None else bool(self.uses_tfidf)
-        if uses_tfidf and (features.data if is_sparse(features) else features).min(initial=0) < 0:
-            raise ValueError("uses_tfidf needs features of at least 0. Got a negative one.")
-        idf = idf_of(rows_with, num_rows or features.shape[0]) if uses_tfidf else None
-        normalizes = uses_tfidf if self.normalizes_rows is None else bool(self.normalizes_rows)
-        self.scaling_ = FeatureScaling(idf, normalizes)
 
     def _finish(self, criterion: Criterion, features: Any, labels: Any, is_single: bool) -> None:
         """What predictions need beside the network, from some samples."""

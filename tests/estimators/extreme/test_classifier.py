@@ -21,11 +21,11 @@ from longtail import ClassPrior, margins, negatives, weights
 from longtail._core.tensors_file import load_tensors, save_tensors
 from longtail.errors import DamagedFileError
 from longtail.estimators import ExtremeClassifier
-from longtail.estimators import _extreme_data as data_module
-from longtail.estimators import _extreme_losses as losses_module
-from longtail.estimators import _extreme_network as network_module
-from longtail.estimators import _extreme_training as training_module
-from longtail.estimators._extreme_objective import make_criterion
+from longtail.estimators.extreme import data as data_module
+from longtail.estimators.extreme import losses as losses_module
+from longtail.estimators.extreme import network as network_module
+from longtail.estimators.extreme import training as training_module
+from longtail.estimators.extreme.objective import make_criterion
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:

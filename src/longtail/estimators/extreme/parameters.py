@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from longtail.estimators._extreme_settings import EMPHASES
+from typing import Any
+
 from longtail.estimators._parameters import (
     ANYTHING,
     FLAG,
@@ -11,12 +12,14 @@ from longtail.estimators._parameters import (
     WHOLE,
     Constraint,
     Constraints,
+    check_parameters,
     number,
     text,
 )
-from longtail.negatives.losses import SampledLoss
+from longtail.estimators.extreme.settings import EMPHASES
+from longtail.negatives.losses import CONTRASTIVE, SampledLoss
 
-__all__ = ["CONSTRAINTS", "NOT_SAVED"]
+__all__ = ["CONSTRAINTS", "NOT_SAVED", "check_all_parameters"]
 
 CONSTRAINTS: Constraints = {
     "emphasis": (text(*EMPHASES), number(0)),
@@ -52,3 +55,18 @@ CONSTRAINTS: Constraints = {
 
 NOT_SAVED = ("margins", "class_weights", "distribution", "weighting", "loss", "random_state")
 """Functions, and what nobody needs to predict."""
+
+
+def check_all_parameters(estimator: Any) -> None:
+    """Raise if a parameter, or two of them together, can't be."""
+    check_parameters(estimator, CONSTRAINTS)
+    if estimator.weighting is not None and estimator.distribution is None:
+        raise ValueError("weighting is of drawn negatives; give a distribution too.")
+    if estimator.weighting is not None and estimator.margins is not None:
+        raise ValueError("weighting implies the margins; give one of the two.")
+    if estimator.skip_connection and (estimator.distribution is not None or estimator.scale is not None):
+        raise ValueError("skip_connection needs the full softmax; leave distribution and scale None.")
+    if (estimator.n_estimators or 1) > 1 and estimator.scale is not None:
+        raise ValueError("n_estimators must be 1 where scale makes cosines of logits. Got more.")
+    if estimator.loss is CONTRASTIVE and estimator.scale != 1:
+        raise ValueError(f"CONTRASTIVE is a loss of cosines; scale must be 1. Got {estimator.scale}.")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from longtail._core.labels import NO_LABEL
-from longtail.estimators._extreme_data import LabelBatch
-from longtail.estimators._extreme_network import Network
+from longtail.estimators.extreme.data import LabelBatch
+from longtail.estimators.extreme.network import Network
 from longtail.losses.pick_all import multilabel_margin_cross_entropy
 from longtail.margins import Margins, none
 from longtail.negatives.distributions import LabelDistribution, WithinBatch
@@ -27,9 +27,11 @@ class FullSoftmax:
         self.excludes_other_labels = excludes_other_labels
 
     def implied_margins(self, prior: ClassPrior) -> Margins:
+        """The margins that it trains with, in full precision."""
         return self.margins.to("cpu", torch.float64)
 
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
+        """The mean loss of a batch."""
         losses = multilabel_margin_cross_entropy(
             network.logits(batch.rows, embeddings),
             batch.samples,
@@ -56,9 +58,11 @@ class FullDecoupled:
         self.excludes_other_labels = excludes_other_labels
 
     def implied_margins(self, prior: ClassPrior) -> Margins:
+        """The margins that it trains with, in full precision."""
         return self.margins.to("cpu", torch.float64)
 
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
+        """The mean loss of a batch."""
         logits = network.logits(batch.rows, embeddings)
         margins = self.margins.to(logits)
         samples, labels, log_weights = batch.samples, batch.labels, margins.negative.expand_as(logits)
@@ -80,15 +84,18 @@ class DrawnNegatives:
         self.head, self.class_weights = head, class_weights
 
     def share(self, network: Network) -> None:
+        """Train the network's label vectors."""
         self.head.weight = network.weight
 
     def implied_margins(self, prior: ClassPrior) -> Margins:
+        """The margins that sampling and weighting amount to; none where the negatives follow the model."""
         distribution = self.head.distribution
         if isinstance(distribution, LabelDistribution | WithinBatch):
             return implied_margins(distribution, self.head.weighting, self.head.num_negatives)
         return none(prior)
 
     def __call__(self, network: Network, embeddings: Tensor, batch: LabelBatch, generator: torch.Generator) -> Tensor:
+        """The mean loss of a batch."""
         counts = torch.bincount(batch.samples, minlength=len(embeddings))
         place = torch.arange(len(batch.labels), device=counts.device) - (counts.cumsum(0) - counts)[batch.samples]
         target = batch.labels.new_full((len(embeddings), int(counts.max())), NO_LABEL)

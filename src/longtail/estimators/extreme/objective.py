@@ -14,9 +14,9 @@ from torch import Tensor
 
 from longtail._core.numerics import varies
 from longtail.correction import Correction
-from longtail.estimators._extreme_labels import find_columns
-from longtail.estimators._extreme_losses import Criterion, DrawnNegatives, FullDecoupled, FullSoftmax
-from longtail.estimators._extreme_settings import tau_of
+from longtail.estimators.extreme.labels import find_columns
+from longtail.estimators.extreme.losses import Criterion, DrawnNegatives, FullDecoupled, FullSoftmax
+from longtail.estimators.extreme.settings import tau_of
 from longtail.margins import logit_adjusted
 from longtail.negatives.head import SampledLinear
 from longtail.negatives.losses import CROSS_ENTROPY

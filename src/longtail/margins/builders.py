@@ -1,33 +1,22 @@
-"""Pairwise label margins that are a sum of a part for the positive and a part for the negative label.
-
-A margin Delta[y, y'] is the gap that the loss asks for between the logit of the true label y and that of
-another label y'. Every margin of the papers is separable, ``Delta[y, y'] = positive[y] + negative[y']``, so two
-vectors of length C carry it, margins add, and a named method is a few lines. A third vector, where there is one,
-multiplies the logits of each class first: a multiplicative margin.
-"""
+"""The named margins of the literature: class counts in, ``Margins`` out. A method is a few lines here."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from longtail.margins.algebra import Margins
 from longtail.prior import ClassPrior
 
 __all__ = [
     "BUILDERS",
-    "Margins",
     "adaptive",
     "class_temperatures",
     "equalized",
-    "is_consistent",
-    "is_shift",
     "logit_adjusted",
     "logit_adjusted_adaptive",
     "max_scaled_adaptive",
@@ -40,100 +29,6 @@ __all__ = [
 
 LVIS_THRESHOLD = 0.00177 * 1230
 """The equalization loss's threshold for LVIS v0.5, times its number of categories."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Margins:
-    """Delta[y, y'] = positive[y] + negative[y'] for y' != y, as two vectors of length C.
-
-    Margins form a vector space: ``a + b``, ``a - b``, ``-a`` and ``a * t`` do what they do to Delta, and to the
-    logarithm of ``scale``: factors multiply.
-
-    >>> prior = ClassPrior.from_counts([90, 10])
-    >>> margins = logit_adjusted(prior) + adaptive(prior)
-    >>> margins.dense().shape
-    torch.Size([2, 2])
-    """
-
-    positive: Tensor
-    """[C], the part that depends on the true label."""
-    negative: Tensor
-    """[C], the part that depends on the other label."""
-    scale: Tensor | None = None
-    """[C] > 0, what the logit of each class is multiplied by before the margins; None is 1."""
-
-    def __post_init__(self) -> None:
-        if self.positive.ndim != 1 or self.positive.shape != self.negative.shape:
-            raise ValueError(
-                "Margins: positive and negative must be vectors of one length. "
-                f"Got shapes {tuple(self.positive.shape)} and {tuple(self.negative.shape)}."
-            )
-        if self.scale is not None and self.scale.shape != self.positive.shape:
-            raise ValueError(
-                f"Margins: scale must be [{len(self.positive)}] as the other parts. Got {tuple(self.scale.shape)}."
-            )
-
-    @property
-    def num_classes(self) -> int:
-        """C, the number of classes."""
-        return len(self.positive)
-
-    def dense(self) -> Tensor:
-        """[C, C], Delta itself: row y, column y'. The diagonal is 0, for it does not occur in the loss.
-
-        ``scale`` is no part of it: it multiplies logits.
-        """
-        return (self.positive[:, None] + self.negative[None, :]).fill_diagonal_(0)
-
-    def to(self, *args: object, **kwargs: object) -> Margins:
-        """These margins with another device or dtype, as ``Tensor.to``."""
-        parts = (self.positive, self.negative, self.scale)
-        return Margins(*(None if part is None else part.to(*args, **kwargs) for part in parts))  # type: ignore[arg-type,call-overload]
-
-    def check_additive(self, where: str) -> None:
-        """Raise if logits are scaled, where that has no meaning."""
-        if self.scale is not None:
-            raise ValueError(
-                f"{where}: margins must be additive. Got some that scale logits; use them with margin_cross_entropy."
-            )
-
-    def __add__(self, other: object) -> Margins:
-        if not isinstance(other, Margins):
-            return NotImplemented
-        if other.num_classes != self.num_classes:
-            raise ValueError(
-                f"Margins: only margins over the same classes add. Got {self.num_classes} and {other.num_classes}."
-            )
-        scales = [each.scale for each in (self, other) if each.scale is not None]
-        scale = scales[0] * scales[1] if len(scales) == 2 else scales[0] if scales else None
-        return Margins(self.positive + other.positive, self.negative + other.negative, scale)
-
-    def __neg__(self) -> Margins:
-        return self * -1.0
-
-    def __sub__(self, other: object) -> Margins:
-        return self + -other if isinstance(other, Margins) else NotImplemented
-
-    def __mul__(self, factor: object) -> Margins:
-        if not isinstance(factor, int | float):
-            return NotImplemented
-        scale = None if self.scale is None else self.scale**factor
-        return Margins(self.positive * factor, self.negative * factor, scale)
-
-    __rmul__ = __mul__
-
-
-def is_shift(margins: Margins) -> bool:
-    """Whether the margins only shift logits, positive[y] = -negative[y]: the loss is cross-entropy on f + negative.
-
-    >>> prior = ClassPrior.from_counts([90, 10])
-    >>> is_shift(logit_adjusted(prior)), is_shift(adaptive(prior))
-    (True, False)
-    """
-    if margins.scale is not None:
-        return False
-    scale = float(margins.positive.abs().max() + margins.negative.abs().max())
-    return float((margins.positive + margins.negative).abs().max()) <= 1e-6 * scale
 
 
 def none(prior: ClassPrior) -> Margins:
@@ -504,81 +399,6 @@ BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
     }
 )
 """Every margin by its name: prior, **options -> margins."""
-
-
-def is_consistent(
-    margins: Margins | None, weights: Tensor | None, prior: ClassPrior, tolerance: float = 1e-6
-) -> bool | None:
-    """Whether the weighted margin loss is Fisher consistent for the balanced error; None: not known.
-
-    Consistent means: with enough data and a rich enough model, the largest logit is the balanced-error-optimal
-    label. Theorem 1 is sufficient: some delta > 0 has ``alpha[y] = delta[y] / pi[y]`` and
-    ``Delta[y, y'] = log(delta[y'] / delta[y])``, each up to one common factor of alpha. Lemma 2 is necessary for
-    each pair of classes, since samples may be of these two only, and with two classes it is sufficient too:
-    ``alpha[y] pi[y] sigma(Delta[y, y']) = alpha[y'] pi[y'] sigma(Delta[y', y])``, where the best logits tie at equal
-    ``P(y | x) / pi[y]``.
-
-    Args:
-        margins: Delta; None is no margin.
-        weights: [C] alpha > 0; None is 1 for every class.
-        prior: the training prior.
-        tolerance: how far logarithms may differ, absolutely.
-
-    Returns:
-        True where Theorem 1, or for two classes Lemma 2, holds; False where a class fails Lemma 2 with
-        the one of largest or smallest ``alpha pi``, or where logits are scaled by different factors; None otherwise.
-
-    With factors the best logits are ``(log P(y | x) + c(x) - ...) / scale[y]``, where c(x) is free: which is largest
-    depends on it. One factor for all classes changes nothing.
-
-    >>> prior = ClassPrior.from_counts([90, 10])
-    >>> is_consistent(logit_adjusted(prior), None, prior), is_consistent(adaptive(prior), None, prior)
-    (True, False)
-
-    Deviates:
-        Lemma 2 prints sigma(z) = 1 / (1 + exp(z)), by which the logit-adjusted loss would fail; it is
-        1 / (1 + exp(-z)).
-
-    Reference:
-        Menon et al., "Long-tail learning via logit adjustment", Theorem 1 and Lemma 2.
-    """
-    margins = none(prior) if margins is None else margins
-    log_probs = prior.log_probs
-    log_weights = torch.zeros_like(log_probs) if weights is None else weights.double().log()
-    if not len(log_probs) == margins.num_classes == len(log_weights):
-        raise ValueError(
-            f"is_consistent: margins, weights and prior must have the same classes. "
-            f"Got {margins.num_classes}, {len(log_weights)} and {len(log_probs)}."
-        )
-    if margins.scale is not None and float(margins.scale.max() - margins.scale.min()) > tolerance:
-        return False
-    positive, negative, log_delta = margins.positive.double(), margins.negative.double(), log_weights + log_probs
-    is_granted = bool(_theorem_gaps(positive, negative, log_delta).abs().max() <= tolerance)
-    is_possible = bool((_pair_gaps(positive, negative, log_delta).abs() <= tolerance).all())
-    if prior.num_classes == 2:
-        return is_possible
-    if is_granted:
-        return True
-    return None if is_possible else False
-
-
-def _theorem_gaps(positive: Tensor, negative: Tensor, log_delta: Tensor) -> Tensor:
-    """How far Theorem 1 is from holding, for three classes or more: 0 where it holds.
-
-    Off the diagonal, positive[y] + log delta[y] must cancel negative[y'] - log delta[y'] for every pair, which they
-    do only if each is constant.
-    """
-    rows, columns = positive + log_delta, negative - log_delta
-    return torch.stack([rows.max() + columns.max(), rows.min() + columns.min()])
-
-
-def _pair_gaps(positive: Tensor, negative: Tensor, log_delta: Tensor) -> Tensor:
-    """[C, 2] how far Lemma 2 is from holding for each class with the one of largest and of smallest delta."""
-    others = torch.stack([log_delta.argmax(), log_delta.argmin()])
-    as_positive = log_delta[:, None] + F.logsigmoid(positive[:, None] + negative[others])
-    as_negative = log_delta[others] + F.logsigmoid(positive[others] + negative[:, None])
-    is_other = torch.arange(len(log_delta))[:, None] != others
-    return torch.where(is_other, as_positive - as_negative, 0.0)
 
 
 def _finite(value: float, name: str) -> float:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from longtail._core.labels import IntArray
-from longtail.estimators._extreme_data import LabelBatch, Samples, precision_at_1
-from longtail.estimators._extreme_losses import Criterion, DrawnNegatives
-from longtail.estimators._extreme_network import Network, rank_labels
-from longtail.estimators._extreme_optimizers import LayerwiseAdam
+from longtail.estimators.extreme.data import LabelBatch, Samples, precision_at_1
+from longtail.estimators.extreme.losses import Criterion, DrawnNegatives
+from longtail.estimators.extreme.network import Network, rank_labels
+from longtail.estimators.extreme.optimizers import LayerwiseAdam
 from longtail.negatives.rowwise import RowwiseAdam
 
 __all__ = ["Generators", "Source", "Trainer", "TrainingSettings", "train"]
