@@ -43,6 +43,7 @@ WITH = {
     "strong decay of the head": ["train.head_weight_decay=5e-3"],
     "norm limit": ["train.max_norm=1.0"],
     "multiplicative margins": ["method.name=vector_scaling"],
+    "clouded logits": ["method.name=gaussian_clouded"],
     "two views": ["method.name=view_consistency"],
     "contrastive branch": ["method.name=balanced_contrastive"],
     "contrastive branch, two views": ["method.name=balanced_contrastive", "method.options.views=2"],

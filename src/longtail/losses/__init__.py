@@ -17,6 +17,7 @@ from longtail.losses.centroids import (
     center,
     dro_lt,
 )
+from longtail.losses.clouded import CloudedCrossEntropy, clouded_cross_entropy
 from longtail.losses.consistency import ConsistentViews, view_consistency
 from longtail.losses.decoupled import DecoupledLoss, cosine_contrastive, decoupled_hinge, decoupled_logistic
 from longtail.losses.disentangled import LadeLoss, lade
@@ -110,6 +111,8 @@ __all__ = [
     "view_consistency",
     "ConsistentViews",
     "ExpertsCrossEntropy",
+    "clouded_cross_entropy",
+    "CloudedCrossEntropy",
     "lade",
     "LadeLoss",
     "seesaw",

@@ -32,6 +32,7 @@ __all__ = [
     "distribution_balanced",
     "focal",
     "equalization_v2",
+    "gaussian_clouded",
     "lade",
     "masked",
     "seesaw",
@@ -68,6 +69,12 @@ def seesaw(prior: ClassPrior, mitigation: float = 0.8, compensation: float = 2.0
 def lade(prior: ClassPrior, strength: float = 0.1, penalty: float = 0.01) -> Plan:
     """LADE: the logit-adjusted loss, with logits that estimate a ratio of likelihoods."""
     return Plan((Phase(losses.LadeLoss(prior, strength, penalty)),), margins=logit_adjusted(prior))
+
+
+def gaussian_clouded(prior: ClassPrior, size: float = 0.5, logit_scale: float = 30.0) -> Plan:
+    """Cross-entropy on cosines that noise pulls down, those of rare classes most."""
+    loss = losses.CloudedCrossEntropy(prior, size, logit_scale)
+    return Plan((Phase(loss),), head=partial(CosineLinear, scale=logit_scale))
 
 
 def equalization_v2(prior: ClassPrior, alpha: float = 4.0) -> Plan:

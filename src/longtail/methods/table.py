@@ -149,6 +149,7 @@ _ROWS = (
         embedding.probabilistic_contrastive,
     ),
     Method("lade", "loss", losses.lade, independent.lade),
+    Method("gaussian_clouded", "loss", losses.clouded_cross_entropy, independent.gaussian_clouded),
     Method("seesaw", "loss", losses.seesaw, independent.seesaw),
     Method("equalization_v2", "loss", losses.equalization_v2, independent.equalization_v2),
     Method("view_consistency", "loss", losses.view_consistency, independent.view_consistency),
