@@ -31,6 +31,7 @@ WITHOUT = {
 WITH = {
     "RandAugment": ["train.augmentation=randaugment"],
     "TrivialAugment": ["train.augmentation=trivialaugment"],
+    "small batches": ["train.batch_size=64", "train.learning_rate=0.1"],
     "cosine head": ['model.options={head = "cosine", head_options = {scale = 16.0}}'],
     "weight average": ["train.ema_decay=0.998"],
     "mixup": ["train.mixing=mixup", "train.mixing_alpha=0.2"],

@@ -14,7 +14,19 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from site_pages import ROOT, comparisons, experiments, lab, methods, papers, readme, reference, speed, tabular
+from site_pages import (
+    ROOT,
+    comparisons,
+    experiments,
+    ingredients,
+    lab,
+    methods,
+    papers,
+    readme,
+    reference,
+    speed,
+    tabular,
+)
 
 RESULTS = ROOT / "benchmarks" / "results"
 QUALITY, LABELS, RETRIEVAL = RESULTS / "quality", RESULTS / "quality" / "labels", RESULTS / "retrieval"
@@ -48,6 +60,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "processes": lambda: experiments.processes_table(RESULTS / "processes" / "steps.csv"),
     "corrections": lambda: tabular.correction_tables(RESULTS / "tabular" / "rows.csv"),
     "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
+    "strong": lambda: ingredients.published_table(QUALITY / "ingredients"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
     "extreme-data": readme.extreme_table,
@@ -56,6 +69,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 KINDS: Mapping[str, Callable[[str], str]] = {
     "compare": lambda name: comparisons.comparison_table(QUALITY / f"{name}.csv"),
+    "ingredients": lambda name: ingredients.ingredients_table(QUALITY / "ingredients" / f"{name}.csv"),
     "paper": lambda name: papers.paper_tables(QUALITY / name),
 }
 """Kind -> what stands in the place of ``KIND: ARGUMENT``."""
