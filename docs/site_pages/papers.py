@@ -8,7 +8,6 @@ from longtail.lab.reproduce import balms, elm, logit_adjustment, plm, sampled_tr
 from longtail.lab.reproduce.ledger import read_lines
 from longtail.lab.reproduce.paper_tables import summarize_table, to_markdown
 from longtail.lab.reproduce.study import PaperTable
-from site_pages.markdown import fenced
 
 PAPER_TABLES: dict[str, tuple[PaperTable, ...]] = {
     "logit_adjustment": logit_adjustment.TABLES,
@@ -25,8 +24,7 @@ def paper_tables(folder: Path) -> str:
     files = sorted(path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
     if not files:
         name = folder.name.replace("_", "-")
-        command = f"longtail reproduce {name} --data cifar100 --fast --record benchmarks/results/quality"
-        return f"There are no rows yet. To make them:\n\n{fenced(command, 'bash')}"
+        return f"The paper's own table has not been run on images yet: `longtail reproduce {name} --data cifar100 --fast`."
     return "\n\n".join(f"### {path.stem}\n\n{_write_file(path)}" for path in files)
 
 
