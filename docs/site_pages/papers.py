@@ -24,7 +24,8 @@ def paper_tables(folder: Path) -> str:
     files = sorted(path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
     if not files:
         name = folder.name.replace("_", "-")
-        return f"The paper's own table has not been run on images yet: `longtail reproduce {name} --data cifar100 --fast`."
+        command = f"longtail reproduce {name} --data cifar100 --fast"
+        return f"The paper's own table has not been run on images yet: `{command}`."
     return "\n\n".join(f"### {path.stem}\n\n{_write_file(path)}" for path in files)
 
 
