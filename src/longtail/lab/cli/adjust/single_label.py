@@ -144,7 +144,7 @@ def adjust_file(request: Request) -> None:
     before, after = (Tally(header.num_classes, labels is not None) for _ in range(2))
     start, num_changed, may_be_probabilities = 0, 0, not request.probabilities
     with (
-        writing_predictions(request.output, header, scores.num_rows, record, request.budget) as sink,
+        writing_predictions(request.output, header, scores.num_rows, request.budget, record) as sink,
         show_progress("Adjusting", scores.num_bytes) as progress,
     ):
         for batch in scores.batches(progress):

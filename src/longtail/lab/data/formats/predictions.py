@@ -42,7 +42,9 @@ class Sink(Protocol):
 
 
 @contextmanager
-def writing_predictions(path: Path, header: Scores, num_rows: int, record: Correction, budget: int) -> Iterator[Sink]:
+def writing_predictions(
+    path: Path, header: Scores, num_rows: int, budget: int, record: Correction | None = None
+) -> Iterator[Sink]:
     """Write predicted classes and class probabilities in the format of the suffix, whole or not at all.
 
     CSV and Parquet: the other columns of the scores, ``prediction``, and one column per class. .npz: arrays
@@ -59,7 +61,8 @@ def writing_predictions(path: Path, header: Scores, num_rows: int, record: Corre
             codes = np.concatenate([np.zeros(0, dtype=np.int64), *arrays.predictions])
             names = None if header.class_names is None else np.array(header.class_names)
             arrays.add({"predictions": codes if names is None else names[codes]} | _name_classes(header))
-            arrays.add({ATTRIBUTE: np.array(json.dumps(record.to_json()))})
+            if record is not None:
+                arrays.add({ATTRIBUTE: np.array(json.dumps(record.to_json()))})
 
 
 @contextmanager
