@@ -48,6 +48,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "processes": lambda: experiments.processes_table(RESULTS / "processes" / "steps.csv"),
     "corrections": lambda: tabular.correction_tables(RESULTS / "tabular" / "rows.csv"),
     "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
+    "conformal-peers": lambda: tabular.peers_table(RESULTS / "conformal_peers.csv"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
     "extreme-data": readme.extreme_table,
