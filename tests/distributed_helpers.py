@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 NUM_PROCESSES = 2
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 
 
 def run_in_two_processes(function, *args):

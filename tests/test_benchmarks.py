@@ -15,6 +15,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         "compactness",
         "conformal",
+        "conformal_peers",
         "extreme_index",
         "extreme_peers",
         "extreme_stream",

@@ -61,6 +61,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "corrections": lambda: tabular.correction_tables(RESULTS / "tabular" / "rows.csv"),
     "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
     "strong": lambda: ingredients.published_table(QUALITY / "ingredients"),
+    "conformal-peers": lambda: tabular.peers_table(RESULTS / "conformal_peers.csv"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
     "extreme-data": readme.extreme_table,

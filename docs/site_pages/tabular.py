@@ -78,6 +78,24 @@ def _digits(unit: int) -> int:
     return 1 if unit == 100 else 3
 
 
+def peers_table(path: Path) -> str:
+    """The same conformal sets by two libraries."""
+    if not path.is_file():
+        return "There are no rows yet. `python benchmarks/conformal_peers.py` makes them."
+    body = [
+        [
+            f"{row['data']}, {row['classes']} classes",
+            row["library"],
+            f"{100 * float(row['coverage']):.1f}",
+            f"{float(row['set_size']):.2f}",
+            f"{int(row['sets_that_differ']):,} of {int(row['samples']):,}",
+            f"{float(row['ms_p50']):.0f}",
+        ]
+        for row in read_rows(path)
+    ]
+    return table(["data", "library", "coverage, %", "classes in a set", "sets that differ", "ms"], body)
+
+
 def coverage_tables(folder: Path) -> str:
     """Coverage by group and size of sets, for each file of rows."""
     files = sorted(folder.glob("*.csv"))

@@ -39,6 +39,11 @@ class Correction:
     is_corrected: bool = False
     """Whether class frequencies are taken out already, in training or afterwards."""
 
+    @property
+    def cause(self) -> str:
+        """The method, and its strength where it has one, as a message names them."""
+        return self.method if self.tau is None else f"{self.method} with tau {self.tau:g}"
+
     def to_json(self) -> dict[str, Any]:
         """Numbers and text alone, for the metadata of a file."""
         return {
@@ -92,9 +97,8 @@ def refuse_second_correction(model: Any) -> None:
     """Raise if a model's record says that it is corrected already."""
     record = read_correction(model)
     if record is not None and record.is_corrected:
-        strength = "" if record.tau is None else f" with tau {record.tau:g}"
         raise ValueError(
-            f"the model must not be corrected yet. Got one that is, by {record.method}{strength}; "
+            f"the model must not be corrected yet. Got one that is, by {record.cause}; "
             "a second correction would make it prefer rare classes: use it as it is."
         )
 

@@ -88,3 +88,20 @@ def test_bad_input(options, error, message):
     X, y = overlapping([30, 20, 10])
     with pytest.raises(error, match=message):
         ConformalClassifier(**options).fit(X, y)
+
+
+@pytest.mark.parametrize("num_samples", [99, 150, 500])
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.25])
+def test_one_threshold_is_mapie_s(num_samples, alpha):
+    """The same model, scores and calibrating samples: the same threshold and sets. MAPIE has none for every class."""
+    classification = pytest.importorskip("mapie.classification")
+    X, y = overlapping([900, 300, 100])
+    model = LogisticRegression().fit(X, y)
+    X_test, y_test = overlapping([300, 300, 300], seed=1)
+    rows = np.random.default_rng(2).permutation(900)[:num_samples]
+    theirs = classification.SplitConformalClassifier(model, 1 - alpha, conformity_score="lac", prefit=True)
+    theirs.conformalize(X_test[rows], y_test[rows])
+    ours = ConformalClassifier(FrozenEstimator(model), alpha=alpha, thresholds=marginal_thresholds)
+    sets = ours.fit(X_test[rows], y_test[rows]).predict_set(X_test)
+    assert 0.1 < sets.mean() < 0.9
+    np.testing.assert_array_equal(sets, theirs.predict_set(X_test)[1][:, :, 0])

@@ -1,4 +1,4 @@
-"""Scikit-learn's newer contracts, for every estimator around another one: routing, tags, pages, frames."""
+"""Scikit-learn's newer contracts, for every estimator: routing, tags, pages, frames, arrays of others."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.linear_model import LogisticRegression
@@ -21,7 +22,14 @@ from sklearn.svm import SVC
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from longtail import ConformalClassifier, LogitAdjustedClassifier, PriorCorrectedClassifier, ThresholdedClassifier
+from longtail import (
+    ConformalClassifier,
+    ExtremeClassifier,
+    LogitAdjustedClassifier,
+    MarginBoostedClassifier,
+    PriorCorrectedClassifier,
+    ThresholdedClassifier,
+)
 
 AROUND = [LogitAdjustedClassifier, PriorCorrectedClassifier, ThresholdedClassifier, ConformalClassifier]
 WEIGHTED = [LogitAdjustedClassifier, PriorCorrectedClassifier]
@@ -160,6 +168,59 @@ class TestOtherContracts:
         expected = around(LogisticRegression()).fit(X, y).predict(X)
         rows = sparse.csr_array(X)
         np.testing.assert_array_equal(around(LogisticRegression()).fit(rows, y).predict(rows), expected)
+
+
+class TestBoosted:
+    """Around a booster, which is no LogisticRegression."""
+
+    @pytest.fixture
+    def booster(self):
+        lightgbm = pytest.importorskip("lightgbm")
+        return lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1, min_child_samples=5)
+
+    def test_sample_weight_is_routed_to_booster_and_prior(self, booster, data, routed):
+        X, y = data
+        weight = np.where(y == 1, 9.0, 1.0)
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            MarginBoostedClassifier(booster).fit(X, y, sample_weight=weight)
+        model = MarginBoostedClassifier(booster.set_fit_request(sample_weight=True))
+        model.set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        model.fit(X, y, sample_weight=weight)
+        np.testing.assert_allclose(model.class_prior_, np.bincount(y, weights=weight) / weight.sum())
+        assert len(cross_val_score(model, X, y, params={"sample_weight": weight}, cv=2)) == 2
+
+    def test_tags_page_names_and_sparse_rows(self, booster, data):
+        X, y = data
+        model = MarginBoostedClassifier(booster)
+        tags = get_tags(model)
+        assert tags.estimator_type == "classifier"
+        assert tags.input_tags.sparse == get_tags(booster).input_tags.sparse
+        frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+        pipeline = make_pipeline(StandardScaler(), model).set_output(transform="pandas").fit(frame, y)
+        assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c", "d"]
+        assert "LGBMClassifier" in pipeline[-1]._repr_html_()
+        found, expected = (clone(model).fit(rows, y).predict_proba(rows) for rows in (sparse.csr_matrix(X), X))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class TestExtreme:
+    """Which has no estimator inside."""
+
+    def test_sample_weight_is_requested_and_goes_through_cross_validation(self, data, routed):
+        X, y = data
+        model = ExtremeClassifier(hidden_size=4, epochs=1, batch_size=32, random_state=0)
+        weight = np.linspace(1, 2, 120)
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            cross_val_score(model, X, y, params={"sample_weight": weight}, cv=2, error_score="raise")
+        model.set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        assert len(cross_val_score(model, X, y, params={"sample_weight": weight}, cv=2, error_score="raise")) == 2
+
+    def test_tags_and_page(self):
+        tags = get_tags(ExtremeClassifier())
+        assert tags.estimator_type == "classifier"
+        assert tags.input_tags.sparse
+        assert tags.classifier_tags.multi_label
+        assert "0.37" in ExtremeClassifier(dropout=0.37)._repr_html_()
 
 
 ARRAY_API = """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from scipy.stats import chi2_contingency
+from scipy.stats import binom, chi2_contingency
 
 from longtail.posthoc import (
     bbse_prior,
@@ -14,6 +14,7 @@ from longtail.posthoc import (
     estimate_target_prior,
     rlls_prior,
 )
+from longtail.posthoc.label_shift import _interval_ends
 
 ESTIMATORS = [calibrated_em_prior, bbse_prior, rlls_prior]
 OLD, NEW = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.3, 0.5])
@@ -91,25 +92,35 @@ def test_rlls_goes_from_bbse_to_the_holdout():
 
 
 class TestIntervals:
-    def test_hold_the_truth_as_often_as_they_say(self):
-        """80 % intervals of 3 classes in 30 repetitions: about 72 of 90 hold it."""
-        hits = []
-        for seed in range(30):
-            holdout, target = draw(OLD, 400, 1000 + 2 * seed)
-            logits, _ = draw(NEW, 400, 1001 + 2 * seed)
-            found = bootstrap_prior(bbse_prior, holdout, target, logits, num_resamples=50, level=0.8)
-            hits.append((found.low.numpy() <= NEW) & (found.high.numpy() >= NEW))
-        assert 0.6 < np.mean(hits) < 0.95
+    @pytest.mark.parametrize(("num_resamples", "level"), [(9, 0.8), (19, 0.9)])
+    def test_hold_the_truth_as_often_as_they_say(self, num_resamples, level):
+        """So often of 600 times that one right program in 10,000 would fail for a class."""
+        hits = np.zeros(3)
+        for seed in range(600):
+            holdout, target = draw(OLD, 400, 2 * seed)
+            logits, _ = draw(NEW, 400, 2 * seed + 1)
+            found = bootstrap_prior(bbse_prior, holdout, target, logits, num_resamples=num_resamples, level=level)
+            hits += (found.low.numpy() <= NEW) & (found.high.numpy() >= NEW)
+        few, many = binom.interval(1 - 1e-4, 600, level)
+        assert few <= hits.min()
+        assert hits.max() <= many
+
+    @pytest.mark.parametrize(("num_values", "level"), [(9, 0.8), (50, 0.8), (199, 0.95), (200, 0.95), (3, 0.5)])
+    def test_ends_are_those_between_which_a_further_value_falls(self, num_values, level):
+        values = np.random.default_rng(0).normal(size=(num_values, 2))
+        low, high = _interval_ends(torch.from_numpy(values), level)
+        expected = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
+        np.testing.assert_allclose([low, high], expected, atol=1e-12)
 
     def test_are_reproducible_and_around_the_estimate(self):
         holdout, target = draw(OLD, 300, 0)
         logits, _ = draw(NEW, 300, 1)
-        found, again = (bootstrap_prior(rlls_prior, holdout, target, logits, num_resamples=20) for _ in range(2))
+        found, again = (bootstrap_prior(rlls_prior, holdout, target, logits, num_resamples=39) for _ in range(2))
         assert found.low.tolist() == again.low.tolist()
         assert found.probs.tolist() == rlls_prior(holdout, target, logits).tolist()
         assert bool((found.low <= found.high).all())
 
-    @pytest.mark.parametrize("options", [{"num_resamples": 1}, {"level": 0.0}, {"level": 1.0}])
+    @pytest.mark.parametrize("options", [{"num_resamples": 38}, {"level": 0.0}, {"level": 1.0}])
     def test_bad_options(self, options):
         holdout, target = draw(OLD, 300, 0)
         with pytest.raises(ValueError, match=r"num_resamples|level"):

@@ -10,7 +10,12 @@ import pyarrow as pa
 from torch import Tensor
 
 from longtail._core.memory import memory_budget
-from longtail.lab.cli.adjust.single_label import adjust_scores, convert_to_logits
+from longtail.lab.cli.adjust.single_label import (
+    adjust_scores,
+    convert_to_logits,
+    make_record,
+    refuse_corrected,
+)
 from longtail.lab.cli.inspect import Inspection, inspect_labels
 from longtail.lab.data.formats.columns import choose_name
 from longtail.lab.data.formats.labels import LABEL_NAMES, LabelCounts, find_column_labels
@@ -90,7 +95,9 @@ def adjust_frame(
     """
     budget = memory_budget()
     scores = score_columns(open_frame(frame), columns, id_columns, None)
-    beside = PredictionColumns(scores.header, scores.header.values.dtype, True, budget)
+    refuse_corrected(scores)
+    record = make_record(prior, prior.probs, tau, target_prior)
+    beside = PredictionColumns(scores.header, scores.header.values.dtype, True, budget, record)
     tables, start = [], 0
     for batch in scores.batches():
         logits = convert_to_logits(batch, are_probabilities, start)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import ClassifierTags, Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -435,6 +435,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
+        tags.estimator_type = "classifier"
+        tags.classifier_tags = ClassifierTags(multi_label=True)
         return tags
 
     def _check_features(self, X: Any) -> Any:

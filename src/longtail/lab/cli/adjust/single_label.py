@@ -15,6 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from longtail._core.memory import check_memory
+from longtail.correction import Correction
 from longtail.lab.cli._console import make_table, percents, print_screen, say, show_progress
 from longtail.lab.cli.adjust.request import Request
 from longtail.lab.data.formats.labels import Labels, find_labels
@@ -42,10 +43,12 @@ __all__ = [
     "choose_target",
     "convert_to_logits",
     "look_like_probabilities",
+    "make_record",
     "measure",
     "read_seen_prior",
     "read_target",
     "read_training_prior",
+    "refuse_corrected",
     "render_adjustment",
 ]
 
@@ -126,6 +129,7 @@ def adjust_file(request: Request) -> None:
         raise ValueError("--holdout-labels needs --holdout-scores.")
     scores = request.open_scores(request.scores)
     header = scores.header
+    refuse_corrected(scores)
     _check_label_exists(request, scores)
     prior = read_training_prior(request, header)
     labels = read_target(scores, request.labels, request.label, request.budget)
@@ -136,10 +140,11 @@ def adjust_file(request: Request) -> None:
     seen = read_seen_prior(request.trained_with, header, prior)
     target_prior = choose_target(request, scores, prior, seen)
     choice = choose_tau(request.tau, holdout, seen, target_prior)
+    record = make_record(prior, seen, choice.tau, target_prior)
     before, after = (Tally(header.num_classes, labels is not None) for _ in range(2))
     start, num_changed, may_be_probabilities = 0, 0, not request.probabilities
     with (
-        writing_predictions(request.output, header, scores.num_rows, request.budget) as sink,
+        writing_predictions(request.output, header, scores.num_rows, request.budget, record) as sink,
         show_progress("Adjusting", scores.num_bytes) as progress,
     ):
         for batch in scores.batches(progress):
@@ -164,6 +169,25 @@ def adjust_file(request: Request) -> None:
         )
     print_screen(render_adjustment(prior, choice, measure(before, prior), measure(after, prior)))
     say(f"{num_changed:,} of {start:,} predictions changed. Wrote {request.output}.")
+
+
+def refuse_corrected(scores: ScoreFile) -> None:
+    """Raise for scores whose file says that class frequencies are taken out of them."""
+    record = scores.correction
+    if record is not None and record.is_corrected:
+        raise ValueError(
+            f"{scores.name}: scores must not be corrected yet. Got some that are, by {record.cause}; a second "
+            "correction would make them prefer rare classes: use them as they are, or adjust those of the model."
+        )
+
+
+def make_record(prior: ClassPrior, seen: Tensor, tau: float, target: PriorLike | None) -> Correction:
+    """What an adjusted file says of itself: corrected, unless it stands for the data's own class frequencies."""
+    wanted = target.probs if isinstance(target, ClassPrior) else target
+    aim = torch.full_like(seen, 1 / len(seen)) if wanted is None else wanted.to(seen)
+    reached = seen ** (1 - tau) * aim**tau
+    is_back = torch.allclose(reached / reached.sum(), prior.probs, rtol=1e-3, atol=0)
+    return Correction(prior, "longtail adjust", tau, is_corrected=not is_back)
 
 
 def _check_label_exists(request: Request, scores: ScoreFile) -> None:
@@ -254,6 +278,7 @@ def choose_tau(tau: str, holdout: Holdout | None, prior: PriorLike, target: Tens
 
 def build_holdout(request: Request, scores: ScoreFile, like: Scores) -> Holdout:
     """Scores and labels of samples not trained on, with the classes of ``like``."""
+    refuse_corrected(scores)
     if (scores.header.num_classes, scores.header.class_names) != (like.num_classes, like.class_names):
         raise ValueError("the holdout must have the same classes as the scores, in the same order.")
     indices = read_target(scores, request.holdout_labels, request.label, request.budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import pyarrow.parquet
 
 from longtail._core.files import replacing
 from longtail._core.memory import check_memory
+from longtail.correction import ATTRIBUTE, Correction
 from longtail.lab.data.formats.table_files import count_bytes, expand_text
 from longtail.lab.data.formats.tables import Scores
 
@@ -40,15 +42,18 @@ class Sink(Protocol):
 
 
 @contextmanager
-def writing_predictions(path: Path, header: Scores, num_rows: int, budget: int) -> Iterator[Sink]:
+def writing_predictions(
+    path: Path, header: Scores, num_rows: int, budget: int, record: Correction | None = None
+) -> Iterator[Sink]:
     """Write predicted classes and class probabilities in the format of the suffix, whole or not at all.
 
     CSV and Parquet: the other columns of the scores, ``prediction``, and one column per class. .npz: arrays
-    ``probabilities``, ``predictions`` and ``classes``. .npy: the probabilities alone.
+    ``probabilities``, ``predictions`` and ``classes``. .npy: the probabilities alone. Parquet and .npz keep the
+    record of what was done.
     """
     kind, shape = header.values.dtype, (num_rows, header.num_classes)
     if _has_columns(path):
-        with _writing_table(path, PredictionColumns(header, kind, True, budget)) as table:
+        with _writing_table(path, PredictionColumns(header, kind, True, budget, record)) as table:
             yield table
     else:
         with _writing_arrays(path, "probabilities", shape, kind) as arrays:
@@ -56,6 +61,8 @@ def writing_predictions(path: Path, header: Scores, num_rows: int, budget: int) 
             codes = np.concatenate([np.zeros(0, dtype=np.int64), *arrays.predictions])
             names = None if header.class_names is None else np.array(header.class_names)
             arrays.add({"predictions": codes if names is None else names[codes]} | _name_classes(header))
+            if record is not None:
+                arrays.add({ATTRIBUTE: np.array(json.dumps(record.to_json()))})
 
 
 @contextmanager
@@ -98,9 +105,12 @@ class PredictionColumns:
         kind: dtype of the columns of classes.
         is_named: whether there is a column ``prediction``.
         budget: bytes that some rows may take.
+        record: of what was done, kept with the schema.
     """
 
-    def __init__(self, header: Scores, kind: np.dtype[Any], is_named: bool, budget: int) -> None:
+    def __init__(
+        self, header: Scores, kind: np.dtype[Any], is_named: bool, budget: int, record: Correction | None = None
+    ) -> None:
         self.budget, self.is_named = budget, is_named
         self.names = None if header.class_names is None else pa.array(header.class_names)
         fields = [] if header.others is None else [*header.others.schema]
@@ -110,8 +120,11 @@ class PredictionColumns:
         fields += [pa.field(name, pa.from_numpy_dtype(kind)) for name in columns]
         duplicate, times = Counter(field.name for field in fields).most_common(1)[0]
         if times > 1:
-            raise ValueError(f"the output would have two columns named {duplicate!r}; rename one in the scores.")
-        self.schema = pa.schema(fields)
+            hint = "; if the scores are adjusted already, use them as they are" if duplicate == "prediction" else ""
+            raise ValueError(
+                f"the output would have two columns named {duplicate!r}; rename one in the scores{hint}."
+            )
+        self.schema = pa.schema(fields, None if record is None else {ATTRIBUTE: json.dumps(record.to_json())})
 
     def make_table(self, scores: Scores, matrix: Array, predictions: Array | None = None) -> pa.Table:
         """The columns for some rows."""
@@ -181,7 +194,11 @@ def _has_columns(path: Path) -> bool:
 
 
 def _open_writer(path: Path, file: BinaryIO, schema: pa.Schema) -> Any:
-    return (pyarrow.csv.CSVWriter if path.suffix == ".csv" else pyarrow.parquet.ParquetWriter)(file, schema)
+    if path.suffix == ".csv":
+        return pyarrow.csv.CSVWriter(file, schema)
+    # Probabilities hardly repeat: a dictionary of them takes nine times as long to write, and more bytes.
+    repeated = [field.name for field in schema if not pa.types.is_floating(field.type)]
+    return pyarrow.parquet.ParquetWriter(file, schema, use_dictionary=repeated)
 
 
 def _name_classes(scores: Scores) -> dict[str, Array]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from longtail._core.memory import check_memory, memory_budget
+from longtail.correction import ATTRIBUTE
 from longtail.lab.data.formats._csv_blocks import ColumnTypes, cut_blocks, parse_block, take_first_row
 from longtail.lab.data.formats.sources import Part, Progress
 
@@ -39,6 +40,10 @@ class TableFile(Protocol):
     @property
     def num_bytes(self) -> int:
         """What a progress counts up to."""
+
+    @property
+    def record(self) -> bytes | None:
+        """What it says was done to its scores, as it stands in the file."""
 
     @property
     def has_text_header(self) -> bool:
@@ -71,6 +76,7 @@ class _CsvTable:
     """CSV files with the same first row, packed or not; see ``TableFile``."""
 
     has_text_header = True
+    record = None
 
     def __init__(self, parts: Sequence[Part], budget: int, reads_bools: bool = False) -> None:
         self.parts, self.name = parts, _name_parts(parts)
@@ -144,9 +150,11 @@ class _ParquetTable:
         self.parts, self.name, self.budget = parts, _name_parts(parts), budget
         self.num_bytes = sum(part.size for part in parts)
         self.num_rows = 0
+        self.record: bytes | None = None
         for part in parts:
             with self._open(part) as file:
                 self.num_rows += file.metadata.num_rows
+                self.record = _find_record(file.schema_arrow) or self.record
                 schema = file.schema_arrow.remove_metadata()
                 if part is parts[0]:
                     self._schema, self.names = schema, schema.names
@@ -198,6 +206,7 @@ class _FrameTable:
         self.names: list[str] = self.table.column_names
         self.num_rows: int = self.table.num_rows
         self.num_bytes: int = self.table.nbytes
+        self.record = _find_record(self.table.schema)
 
     def schema(self, as_spelled: Set[str] = NOTHING, progress: Progress | None = None) -> pa.Schema:
         return self.table.schema
@@ -265,6 +274,11 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _name_parts(parts: Sequence[Part]) -> str:
     return parts[0].name if len(parts) == 1 else f"{parts[0].name} and {len(parts) - 1} more"
+
+
+def _find_record(schema: pa.Schema) -> bytes | None:
+    found: bytes | None = (schema.metadata or {}).get(ATTRIBUTE.encode())
+    return found
 
 
 def _describe(schema: pa.Schema) -> list[str]:

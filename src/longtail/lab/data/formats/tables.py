@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from longtail._core.memory import check_memory, memory_budget
+from longtail.correction import ATTRIBUTE, Correction
 from longtail.lab.data.formats.array_files import ArrayFile
 from longtail.lab.data.formats.columns import check_names, choose_name, is_numeric, join_names
 from longtail.lab.data.formats.labels import (
@@ -131,6 +133,8 @@ class ScoreFile:
     read_rows: Callable[[Progress | None], Iterator[Batch]]
     label_column: LabelColumn | None = None
     """The true labels, where the file has them."""
+    correction: Correction | None = None
+    """What was done to the scores, where the file says so."""
 
     def __post_init__(self) -> None:
         shape = (self.num_rows, self.header.num_classes)
@@ -321,7 +325,8 @@ def score_columns(
         others=expand_text(pa.schema([(name, types[name]) for name in others]).empty_table()) if others else None,
     )
     labels = find_column_labels(table, label) if label in others else None
-    return ScoreFile(table.name, header, table.num_rows, table.num_bytes, read_rows, labels)
+    record = _read_record(table.record, table.name)
+    return ScoreFile(table.name, header, table.num_rows, table.num_bytes, read_rows, labels, record)
 
 
 def _score_array(arrays: ArrayFile, key: str | None, label: str | None, accepts_bools: bool = False) -> ScoreFile:
@@ -355,7 +360,15 @@ def _score_array(arrays: ArrayFile, key: str | None, label: str | None, accepts_
         header.num_bytes,
         read_rows,
         find_array_labels(arrays, label) if label and label in arrays.headers else None,
+        _read_record(str(arrays.read(ATTRIBUTE)), arrays.name) if ATTRIBUTE in arrays.headers else None,
     )
+
+
+def _read_record(text: str | bytes | None, where: str) -> Correction | None:
+    try:
+        return None if text is None else Correction.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: the record {ATTRIBUTE} can't be read: {error}") from None
 
 
 def _types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
