@@ -36,8 +36,8 @@ from longtail.lab.training.sequence_models import transformer
 DISTRIBUTIONS = ("uniform", "within_batch")
 WEIGHTINGS = ("importance", "constant", "unit", "relative", "tail")
 OPTIMIZERS = {
-    "adamw": (0.001, 0.003, 0.01),
-    "rowwise_adam": (0.001, 0.003, 0.01),
+    "adamw": (0.003, 0.01, 0.03),
+    "rowwise_adam": (0.003, 0.01, 0.03),
     "rowwise_adagrad": (0.03, 0.1, 0.3),
 }
 """Of the item vectors, and their learning rates; all else has AdamW with the rate of the recipe."""
@@ -65,12 +65,12 @@ def measure_method(recipe: Recipe) -> dict[str, Any]:
 
 def measure_trade_off(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per method and seed."""
-    recipe = load_recipe(find_recipe(arguments.recipe))
+    recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs}"])
     num_negatives = int(recipe.method.options["num_negatives"])
-    done = read_done("trade_off", ("recipe", "method", "seed"))
+    done = read_done("trade_off", ("recipe", "method", "epochs", "seed"))
     for seed in range(arguments.seeds):
         for name, settings in list_methods(num_negatives).items():
-            key = {"recipe": recipe.name, "method": name, "seed": str(seed)}
+            key = {"recipe": recipe.name, "method": name, "epochs": str(arguments.epochs), "seed": str(seed)}
             if arguments.only in name and tuple(key.values()) not in done:
                 yield {**key, **measure_method(with_settings(recipe, settings).with_seed(seed))}
 
@@ -131,14 +131,15 @@ def train_with(recipe: Recipe, data: Dataset, optimizer: str, rate: float) -> di
 
 def measure_optimizers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per optimizer and learning rate."""
-    recipe = load_recipe(find_recipe(arguments.recipe))
+    recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs}"])
     data = load_data(DataRecipe(recipe.data.source, options={"evaluate_on": "validation"}))
-    done = read_done("optimizers", ("recipe", "optimizer", "learning_rate"))
+    done = read_done("optimizers", ("recipe", "optimizer", "learning_rate", "epochs"))
     for optimizer, rates in OPTIMIZERS.items():
         for rate in rates:
             key = {"recipe": recipe.name, "optimizer": optimizer, "learning_rate": str(rate)}
+            key["epochs"] = str(arguments.epochs)
             if arguments.only in optimizer and tuple(key.values()) not in done:
-                yield {**key, "epochs": recipe.train.epochs, **train_with(recipe, data, optimizer, rate)}
+                yield {**key, **train_with(recipe, data, optimizer, rate)}
 
 
 def read_done(name: str, keys: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -171,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS, nargs="?", default="trade-off")
     parser.add_argument("--recipe", default="amazon_toys")
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="make rows alone whose name has this in it")
     arguments = parser.parse_args()

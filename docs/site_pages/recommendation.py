@@ -56,11 +56,17 @@ def trade_off_table(recipe: str) -> str:
     if not rows:
         return f"There are no rows yet. `python benchmarks/sequences.py trade-off --recipe {recipe}` makes them."
     body = []
-    for (method,), members in group_rows(rows, "method").items():
+    for (epochs, method), members in sorted(group_rows(rows, "epochs", "method").items(), key=_order):
         cells = [_percent(members, name) for name in METRICS]
         seconds = sum(float(row["processor_seconds"]) for row in members) / len(members)
-        body.append([method, *cells, f"{seconds:.0f}", str(len(members))])
-    return table(["negatives, weighting", *METRICS.values(), "processor s", "seeds"], body)
+        body.append([method, epochs, *cells, f"{seconds:.0f}", str(len(members))])
+    return table(["negatives, weighting", "epochs", *METRICS.values(), "processor s", "seeds"], body)
+
+
+def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, float]:
+    """Most epochs first, and then the most found."""
+    (epochs, _), rows = entry
+    return -int(epochs), -estimate(float(row["recall_at_10"]) for row in rows).mean
 
 
 def optimizers_table() -> str:
@@ -87,8 +93,10 @@ def _percent(rows: Sequence[Row], name: str) -> str:
 def collect_points() -> Mapping[str, Sequence[Point]]:
     """Panels of the picture: those that have rows."""
     panels: dict[str, list[Point]] = {}
-    if TRADE_OFF.is_file():
-        for (recipe, method), rows in group_rows(read_rows(TRADE_OFF), "recipe", "method").items():
+    for (recipe,), measured in group_rows(read_rows(TRADE_OFF) if TRADE_OFF.is_file() else [], "recipe").items():
+        most = max(measured, key=lambda row: int(row["epochs"]))["epochs"]
+        longest = [row for row in measured if row["epochs"] == most]
+        for (method,), rows in group_rows(longest, "method").items():
             negatives, _, weighting = method.partition(", ")
             values = (
                 estimate(float(row[name]) for row in rows).mean for name in ("recall_at_10", "recall_at_10_tail")

@@ -44,7 +44,7 @@ def recommend(folder: Path, k: int = 10, exclude_history: bool = True, trust_cod
     plan = build_plan(recipe, data.prior)
     model = load_trained_model(folder / CHECKPOINT, recipe, data, plan).eval()
     histories = events.histories(data.input_shape[0])
-    parts = torch.arange(len(histories)).split(test_batch_size(recipe))
+    parts = torch.split(torch.arange(len(histories)), test_batch_size(recipe))
     embeddings = torch.cat([model.embed(histories.batch(part)) for part in parts])
     if plan.adjust_head is not None:
         plan.adjust_head(model.head)  # after the encoder has read what may be the same vectors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,9 @@ class _SequenceEncoder(nn.Module):
     @property
     def class_vectors(self) -> nn.Parameter:
         """[num_items, width], for the head to share."""
-        return self.items.weight
+        weight = self.items.weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
 
 
 class TransformerEncoder(_SequenceEncoder):
@@ -89,12 +92,12 @@ class TransformerEncoder(_SequenceEncoder):
 
     def forward(self, sequences: ItemSequences) -> Tensor:
         """[M, width] embeddings of the places that are asked for."""
-        parts = _group_by_length(sequences)
+        padding = _Padding.of(sequences)
         # Scaled, for what blocks add would drown vectors as small as class vectors are at the start.
         vectors = math.sqrt(self.out_features) * self.items(sequences.items)
         x = self.dropout(vectors + self.places(sequences.places))
         for block in self.blocks:
-            x = block(x, parts)
+            x = block(x, padding)
         asked: Tensor = self.norm(x if sequences.asks_everywhere else x.index_select(0, sequences.asked))
         return asked
 
@@ -110,37 +113,44 @@ class _Block(nn.Module):
         self.hidden, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, parts: list[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding: _Padding) -> Tensor:
         """[events, width] of the same."""
-        x = x + self.dropout(self.mix(self._attend(self.project(self.attention_norm(x)), parts)))
+        x = x + self.dropout(self.mix(self._attend(self.project(self.attention_norm(x)), padding)))
         added: Tensor = self.dropout(self.out(F.relu(self.hidden(self.hidden_norm(x)))))
         return x + added
 
-    def _attend(self, projected: Tensor, parts: list[Tensor]) -> Tensor:
+    def _attend(self, projected: Tensor, padding: _Padding) -> Tensor:
         """[events, width] what each place takes from the places before it, of queries, keys and values."""
         # A row of zeros for what is padded: no place of a sequence looks there, for it is after its end.
-        padded = F.pad(projected, (0, 0, 0, 1))
+        filled = F.pad(projected, (0, 0, 0, 1))
         found = []
-        for places in parts:
-            one = padded.index_select(0, places.flatten()).view(*places.shape, 3, self.num_heads, -1)
-            query, key, value = one.permute(2, 0, 3, 1, 4)
+        for places in padding.parts:
+            part = filled.index_select(0, places.flatten()).view(*places.shape, 3, self.num_heads, -1)
+            query, key, value = part.permute(2, 0, 3, 1, 4)
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-            found.append(attended.transpose(1, 2).flatten(2)[places < len(projected)])
-        where = torch.cat([places[places < len(projected)] for places in parts])
-        return torch.cat(found).new_empty(len(projected), self.mix.in_features).index_copy(0, where, torch.cat(found))
+            found.append(attended.transpose(1, 2).flatten(2).flatten(0, 1))
+        return torch.cat(found).index_select(0, padding.back)
 
 
-def _group_by_length(sequences: ItemSequences) -> list[Tensor]:
-    """Parts of a batch, of similar lengths: of each, [n, longest] where its items are, else their number."""
-    lengths, order = sequences.lengths.sort()
-    parts = []
-    for chosen, longest in zip(order.tensor_split(GROUPS), lengths.tensor_split(GROUPS), strict=True):
-        if len(chosen):
-            steps = torch.arange(int(longest[-1]), device=chosen.device)
-            places = sequences.offsets[chosen][:, None] + steps
-            is_end = places >= sequences.offsets[chosen + 1][:, None]
-            parts.append(places.masked_fill(is_end, len(sequences.items)))
-    return parts
+class _Padding(NamedTuple):
+    """Where the items of a batch are once it is padded, in parts of similar lengths."""
+
+    parts: list[Tensor]
+    """[n, longest] each: which item is there; the number of items, where none is."""
+    back: Tensor
+    """[events] where each item is in all parts, one after the other."""
+
+    @classmethod
+    def of(cls, sequences: ItemSequences) -> _Padding:
+        """The padding of a batch."""
+        lengths, order = sequences.lengths.sort()
+        parts = []
+        for chosen, its_lengths in zip(order.tensor_split(GROUPS), lengths.tensor_split(GROUPS), strict=True):
+            if len(chosen):
+                steps = torch.arange(int(its_lengths[-1]), device=chosen.device)
+                places = sequences.offsets[chosen][:, None] + steps
+                parts.append(places.masked_fill(steps >= its_lengths[:, None], len(sequences.items)))
+        return cls(parts, torch.cat([places.flatten() for places in parts]).argsort()[: len(sequences.items)])
 
 
 class GRUEncoder(_SequenceEncoder):
@@ -174,8 +184,8 @@ class GRUEncoder(_SequenceEncoder):
         vectors = self.dropout(self.items(sequences.items))
         padded = vectors.new_zeros(*is_item.shape, self.out_features).masked_scatter(is_item[:, :, None], vectors)
         states, _ = self.recurrent(padded)
-        asked: Tensor = self.norm(states[is_item].index_select(0, sequences.asked))
-        return self.dropout(asked)
+        asked: Tensor = self.dropout(self.norm(states[is_item].index_select(0, sequences.asked)))
+        return asked
 
 
 def transformer(

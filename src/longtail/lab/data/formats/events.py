@@ -201,7 +201,8 @@ def _to_numbers(column: pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
         column = pc.cast(column, pa.timestamp("us")).cast(pa.int64())
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise ValueError(f"{name} must be numbers or times. Got {column.type}.")
-    return column.to_numpy()
+    numbers: npt.NDArray[Any] = column.to_numpy()
+    return numbers
 
 
 def _make_events(users: tuple[str, ...], lengths: IntArray, items: IntArray, names: list[str]) -> Events:
