@@ -214,6 +214,14 @@ class TestTablesInPages:
         assert overview.describe(overview.collect_errors()) in path.read_text(), "make tables"
         assert f"pictures/{path.name}" in (ROOT / "docs" / "results.md").read_text()
 
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_the_picture_of_recommendation_is_made_of_the_rows(self, hooks, scheme):
+        from site_pages import recommendation
+
+        path = recommendation.picture_path(scheme)
+        assert recommendation.describe(recommendation.collect_points()) in path.read_text(), "make tables"
+        assert f"pictures/{path.name}" in (ROOT / "docs" / "recommendation.md").read_text()
+
     def test_recorded_rows_are_drawn_before_those_of_comparisons(self, hooks, tmp_path):
         from site_pages import overview
 

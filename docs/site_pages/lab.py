@@ -24,6 +24,9 @@ from site_pages import ROOT
 from site_pages.markdown import first_line, one_line, table
 from site_pages.reference import load_package
 
+SEQUENCE_MODELS = ("transformer", "gru")
+"""Models of item sequences; all others take images."""
+
 
 def sources_table() -> str:
     """One line for every data source: what it is, the files it needs, and its options."""
@@ -63,10 +66,11 @@ def profiles_table() -> str:
 
 
 def models_table() -> str:
-    """One line for every model, with its size on small color images."""
+    """One line for every model, with its size on small color images, or on sequences of 50 items."""
     rows = []
     for name, build in models.MODELS.items():
-        model = models.build_model(name, num_classes=10, input_shape=(3, 32, 32))
+        shape = (50, 10) if name in SEQUENCE_MODELS else (3, 32, 32)
+        model = models.build_model(name, num_classes=10, input_shape=shape)
         size = sum(parameter.numel() for parameter in model.parameters())
         described = build if build.__doc__ else type(model.encoder)
         options = f"<br>*Options:* {_options(build)}." if _options(build) else ""

@@ -23,6 +23,7 @@ from site_pages import (
     methods,
     papers,
     readme,
+    recommendation,
     reference,
     speed,
     tabular,
@@ -53,6 +54,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "delicious": lambda: experiments.slices_table(RETRIEVAL / "delicious.csv"),
     "tiny_imagenet_lt_features": lambda: experiments.slices_table(RETRIEVAL / "tiny_imagenet_lt_features.csv"),
     "gowalla": lambda: experiments.recommendation_table(RETRIEVAL / "gowalla.csv"),
+    "sequence-optimizers": recommendation.optimizers_table,
     "masking": lambda: experiments.masking_table(LABELS / "plm_multimnist.csv"),
     "masking-digits": lambda: experiments.masking_table(LABELS / "plm_digits.csv"),
     "masking-settings": lambda: experiments.masking_settings_table(LABELS / "plm_digits.csv"),
@@ -71,6 +73,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 KINDS: Mapping[str, Callable[[str], str]] = {
     "compare": lambda name: comparisons.comparison_table(QUALITY / f"{name}.csv"),
     "ingredients": lambda name: ingredients.ingredients_table(QUALITY / "ingredients" / f"{name}.csv"),
+    "sequences": recommendation.trade_off_table,
     "paper": lambda name: papers.paper_tables(QUALITY / name),
 }
 """Kind -> what stands in the place of ``KIND: ARGUMENT``."""
@@ -110,7 +113,7 @@ def list_pages() -> list[Path]:
 
 
 def main() -> None:
-    """Write the tables into all pages, and draw the picture of the results."""
+    """Write the tables into all pages, and draw the pictures of the results."""
     from site_pages import before_after, overview
 
     for path in list_pages():
@@ -121,6 +124,7 @@ def main() -> None:
             print(f"Wrote {path.relative_to(ROOT)}.")
     overview.main()
     before_after.main()
+    recommendation.main()
 
 
 if __name__ == "__main__":

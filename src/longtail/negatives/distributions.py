@@ -256,9 +256,10 @@ class WithinBatch:
     fewer negatives than that, a random part of them. With several processes they are the labels of all of them.
 
     Use when:
-        Label vectors are at hand anyway, as in two-tower models; with constant weighting it lifts rare labels.
+        Label vectors are at hand anyway, as in two-tower models; with ``importance`` it then is cross-entropy.
     Avoid when:
-        Batches are small or sorted by label: their labels are then no draw from pi.
+        Batches are small or sorted by label: their labels are then no draw from pi. Or rare labels are what it is
+        for: weights lift them, and ``tail`` on uniform negatives does so at a lower price overall.
     Special cases:
         ``prior_power`` with exponent 1, in expectation.
 

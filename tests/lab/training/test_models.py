@@ -9,11 +9,20 @@ from scipy.sparse import csr_array
 from torch import nn
 
 from longtail.heads import CosineLinear
+from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.lab.training import models
 from longtail.lab.training.models import MODELS, BagOfFeatures, Classifier, build_model
 
-SHAPES = {"bag_of_features": (30,), "linear": (6,), "mlp": (2, 3), "resnet12": (1, 8, 8)}
+SHAPES = {
+    "bag_of_features": (30,),
+    "linear": (6,),
+    "mlp": (2, 3),
+    "resnet12": (1, 8, 8),
+    "transformer": (4, 5),
+    "gru": (4, 5),
+}
+SEQUENCES = ItemSequences(torch.tensor([0, 1, 4, 6]), torch.tensor([3, 1, 0, 4, 2, 2]), num_items=5, max_length=4)
 
 
 def num_parameters(model):
@@ -42,7 +51,7 @@ def test_every_model_embeds_and_classifies(name):
     shape = SHAPES.get(name, (3, 8, 8))
     torch.manual_seed(0)
     model = build_model(name, 5, shape).eval()
-    inputs = torch.rand(3, *shape)
+    inputs = SEQUENCES if shape == SEQUENCES.input_shape else torch.rand(3, *shape)
     embeddings, logits = model.embed(inputs), model(inputs)
     assert logits.shape == (3, 5)
     assert torch.equal(model.head(embeddings), logits)
@@ -156,7 +165,7 @@ def test_a_callable_of_the_user(own_models):
     ("name", "options", "error_type", "message"),
     [
         ("resnet23", {}, ValueError, r"no model named 'resnet23'; did you mean 'resnet32'\?"),
-        ("transformer", {}, ValueError, "no model named 'transformer'; known: resnet20, "),
+        ("perceptron", {}, ValueError, "no model named 'perceptron'; known: resnet20, "),
         ("mlp", {"hiden": [1]}, ValueError, r"model 'mlp' has no option 'hiden'; did you mean 'hidden'\?"),
         ("linear", {"width": 1}, ValueError, "model 'linear' has no option 'width'; known: none"),
         ("linear", {"head": "cosin"}, ValueError, r"no head named 'cosin'; did you mean 'cosine'\?"),

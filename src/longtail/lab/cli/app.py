@@ -26,6 +26,7 @@ from longtail.lab.cli.explain import explain
 from longtail.lab.cli.export import export
 from longtail.lab.cli.inspect import inspect
 from longtail.lab.cli.list import list_methods
+from longtail.lab.cli.recommend import recommend
 from longtail.lab.cli.report import report
 from longtail.lab.cli.reproduce import app as reproduce
 from longtail.lab.cli.show import show
@@ -80,7 +81,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learning from imbalanced labels: inspect labels, adjust a trained model's scores, train, compare, report.",
 )
-for command in (list_methods, show, inspect, adjust, train, compare, report, embed, export, explain, download, demo):
+COMMANDS = (
+    list_methods,
+    show,
+    inspect,
+    adjust,
+    train,
+    compare,
+    report,
+    recommend,
+    embed,
+    export,
+    explain,
+    download,
+    demo,
+)
+for command in COMMANDS:
     app.command("list" if command is list_methods else command.__name__, cls=PlainCommand)(command)
 app.add_typer(reproduce, name="reproduce")
 

@@ -79,10 +79,13 @@ def compare_runs(
     if runs:
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
-        page = folder / "report.html"
-        headline = write_report(runs, page)
-        print_screen(Text(headline.text, "bold"))
-        say_written([page])
+        if any(run.is_sequential for run in runs):  # they keep no scores of all items, of which a page could tell
+            say_written([folder / "comparison.csv"])
+        else:
+            page = folder / "report.html"
+            headline = write_report(runs, page)
+            print_screen(Text(headline.text, "bold"))
+            say_written([page])
     if failed:
         raise ValueError(failed)
 
@@ -130,8 +133,7 @@ def render_comparison(runs: Sequence[Run]) -> RenderableType:
     by_method: dict[str, list[Run]] = {}
     for run, label in zip(runs, label_runs(runs), strict=True):
         by_method.setdefault(label, []).append(run)
-    are_several = any(run.predictions.is_multilabel for run in runs)
-    headings = _name_label_scores(runs) if are_several else _name_accuracies(runs)
+    headings, measured, digits = _name_metrics(runs)
     shown = [name for name in headings if any(name in run.metrics for run in runs)]
     found = {
         method: [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
@@ -143,23 +145,38 @@ def render_comparison(runs: Sequence[Run]) -> RenderableType:
     table = make_table("method", *(headings[name] for name in shown), "s")
     for method in ranked:
         cells = [
-            _write_cell(value, has_interval=not (is_narrow and place)) for place, value in enumerate(found[method])
+            _write_cell(value, digits, has_interval=not (is_narrow and place))
+            for place, value in enumerate(found[method])
         ]
         members = by_method[method]
         seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
         table.add_row(printable(method), *cells, f"{seconds:.1f}")
     seeds = sorted({len(members) for members in by_method.values()})
     over = "one seed" if seeds == [1] else f"means over {seeds[-1]} seeds with 95% intervals"
-    measured = "Accuracy on the test set in percent"
-    if are_several:
-        rare = "".join(f"; rare: the {size} rarest classes" for size in _list_rarest_sizes(runs))
-        measured = f"In percent, at a probability of 0.5{rare}"
     return Group(table, Text(f"{measured}: {over}.", "dim"))
 
 
-def _write_cell(value: Estimate, has_interval: bool) -> str:
-    interval = f" ±{100 * value.half_width:.1f}" if has_interval and value.has_interval else ""
-    return f"{100 * value.mean:.1f}{interval}"
+def _write_cell(value: Estimate, digits: int, has_interval: bool) -> str:
+    interval = f" ±{100 * value.half_width:.{digits}f}" if has_interval and value.has_interval else ""
+    return f"{100 * value.mean:.{digits}f}{interval}"
+
+
+def _name_metrics(runs: Sequence[Run]) -> tuple[dict[str, str], str, int]:
+    """Metrics with their headings, what they are measured as, and digits after the point."""
+    if any(run.is_sequential for run in runs):
+        return _name_places(runs), "In percent, over all items; head, torso and tail: thirds of the items by count", 2
+    if any(run.predictions.is_multilabel for run in runs):
+        rare = "".join(f"; rare: the {size} rarest classes" for size in _list_rarest_sizes(runs))
+        return _name_label_scores(runs), f"In percent, at a probability of 0.5{rare}", 1
+    return _name_accuracies(runs), "Accuracy on the test set in percent", 1
+
+
+def _name_places(runs: Sequence[Run]) -> dict[str, str]:
+    """R@k and nDCG@k, and R@k of the thirds, whatever k is."""
+    recall = min((name for name in runs[0].metrics if name.startswith("recall_at_")), key=len)
+    k = recall.rpartition("_")[2]
+    thirds = {f"{recall}_{part}": part for part in ("head", "torso", "tail")}
+    return {recall: f"R@{k}", f"ndcg_at_{k}": f"nDCG@{k}", **thirds}
 
 
 def _name_accuracies(runs: Sequence[Run]) -> dict[str, str]:

@@ -10,11 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail._core.labels import NO_LABEL
 from longtail.datasets import Profile, long_tailed_indices
+from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.data.sparse_rows import SparseRows
 from longtail.prior import ClassPrior
 
-__all__ = ["Dataset", "Rows", "Split", "indicator_of_pairs", "long_tailed", "sparse_indicator"]
+__all__ = ["Dataset", "Inputs", "Rows", "Split", "indicator_of_pairs", "long_tailed", "sparse_indicator"]
+
+
+Inputs = Tensor | SparseRows | ItemSequences
+"""What a model gets for a batch."""
 
 
 class Rows(Protocol):
@@ -26,7 +32,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Tensor) -> Tensor | SparseRows:
+    def batch(self, indices: Tensor) -> Inputs:
         """What a model gets for the samples at ``indices``."""
 
     def take(self, indices: Tensor) -> Rows:
@@ -43,10 +49,11 @@ class Split:
     """
 
     inputs: Tensor | Rows
-    """[N, ...] in memory, or rows that know how to make a batch: ``SparseRows``, ``ImageFiles``."""
+    """[N, ...] in memory, or rows that make batches: ``SparseRows``, ``ItemSequences``, ``ImageFiles``."""
     labels: Tensor
-    """[N] int64 class indices; or [N, C] bool for multi-label data, as an ordinary tensor or, for
-    many labels, a sparse one (COO, coalesced)."""
+    """[N] int64 class indices; or [N, L] int64 for sequences, a class for each place that a model is asked about,
+    filled up with -100; or [N, C] bool for multi-label data, as an ordinary tensor or, for many labels, a sparse one
+    (COO, coalesced)."""
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
@@ -54,9 +61,9 @@ class Split:
                 f"Split: inputs and labels must have one length. Got {len(self.inputs)} and {len(self.labels)}."
             )
         kind = (self.labels.dtype, self.labels.ndim)
-        if kind not in ((torch.int64, 1), (torch.bool, 2)):
+        if kind not in ((torch.int64, 1), (torch.int64, 2), (torch.bool, 2)):
             raise TypeError(
-                "Split: labels must be int64 [N], or bool [N, C] for multi-label data. "
+                "Split: labels must be int64 [N], or [N, L] for sequences, or bool [N, C] for multi-label data. "
                 f"Got {self.labels.dtype} {tuple(self.labels.shape)}."
             )
         if self.labels.is_sparse and not self.labels.is_coalesced():
@@ -70,16 +77,21 @@ class Split:
         """The shape of one sample."""
         return tuple(self.inputs.shape[1:]) if isinstance(self.inputs, Tensor) else self.inputs.input_shape
 
-    def batch(self, indices: Tensor) -> Tensor | SparseRows:
-        """Inputs of the samples at ``indices`` [n], ready for a model: a tensor, or ``SparseRows``."""
+    def batch(self, indices: Tensor) -> Inputs:
+        """Inputs of the samples at ``indices`` [n], ready for a model: a tensor, or rows."""
         if isinstance(self.inputs, Tensor):
             return self.inputs.index_select(0, indices)
         return self.inputs.batch(indices)
 
     def targets(self, indices: Tensor) -> Tensor:
-        """What a loss gets for the samples at ``indices`` [n]: class indices [n], or 0 and 1 in float32 [n, C]."""
+        """What a loss gets for the samples at ``indices`` [n]: class indices [n], or 0 and 1 in float32 [n, C].
+
+        Of sequences it gets the class indices of all places, as a model makes an embedding for each of them.
+        """
         labels = self._labels_at(indices).to_dense()
-        return labels.float() if labels.ndim == 2 else labels
+        if labels.ndim == 1:
+            return labels
+        return labels.float() if labels.dtype == torch.bool else labels[labels != NO_LABEL]
 
     def take(self, indices: Tensor) -> Split:
         """The split with the samples at ``indices`` [n] alone, in that order."""
@@ -121,7 +133,7 @@ class Dataset:
                 f"{self.name}: training and test inputs must have one shape. "
                 f"Got {self.train.input_shape} and {self.test.input_shape}."
             )
-        if self.train.labels.ndim != self.test.labels.ndim:
+        if self.train.labels.dtype != self.test.labels.dtype:
             raise ValueError(f"{self.name}: training and test samples must both have one label, or both several.")
         for part, split in (("training", self.train), ("test", self.test)):
             _check_labels(f"{self.name}: {part}", split.labels, self.num_classes)
@@ -139,13 +151,21 @@ class Dataset:
     @property
     def is_multilabel(self) -> bool:
         """Whether the data are multi-label: a sample may have any number of labels, or none."""
-        return self.train.labels.ndim == 2
+        return self.train.labels.dtype == torch.bool
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether samples are sequences with a label at each place, and what is tested is which comes next."""
+        return self.train.labels.dtype == torch.int64 and self.train.labels.ndim == 2
 
     @property
     def prior(self) -> ClassPrior:
-        """The class counts of the training split."""
+        """The class counts of the training split; of sequences smoothed by 1, for items may be new in the test."""
         if self.is_multilabel:
             return ClassPrior.from_indicator(self.train.labels)
+        if self.is_sequential:
+            labels = self.train.labels
+            return ClassPrior.from_labels(labels[labels != NO_LABEL], self.num_classes).smoothed(1)
         return ClassPrior.from_labels(self.train.labels, self.num_classes)
 
 
@@ -168,7 +188,7 @@ def long_tailed(
         shuffle_classes: whether a class's place in the profile is drawn at random.
         seed: chooses the samples.
     """
-    if dataset.is_multilabel:
+    if dataset.train.labels.ndim != 1:
         raise ValueError(f"long_tailed: needs one label per sample. {dataset.name} has several.")
     missing = torch.nonzero(dataset.prior.counts == 0).flatten()
     if len(missing):
@@ -220,12 +240,13 @@ def _coalesce_pairs(pairs: Tensor, shape: tuple[int, int]) -> Tensor:
 def _check_labels(where: str, labels: Tensor, num_classes: int) -> None:
     if len(labels) == 0:
         raise ValueError(f"{where} split must have samples. Got none.")
-    if labels.ndim == 2:
+    if labels.dtype == torch.bool:
         if labels.shape[1] != num_classes:
             raise ValueError(f"{where} labels must be [N, {num_classes}]. Got {tuple(labels.shape)}.")
         return
-    low, high = int(labels.min()), int(labels.max())
+    known = labels if labels.ndim == 1 else labels[labels != NO_LABEL]
+    low, high = int(known.min()), int(known.max())
     if low < 0 or high >= num_classes:
         wrong = low if low < 0 else high
-        row = int(torch.nonzero(labels == wrong)[0])
+        row = int(torch.nonzero(labels == wrong)[0, 0])
         raise ValueError(f"{where} labels must be in 0..{num_classes - 1}. Got {wrong} in row {row}.")

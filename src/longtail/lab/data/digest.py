@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longtail.lab.data.dataset import Dataset, Rows, Split
 from longtail.lab.data.formats.image_files import ImageFiles
+from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.data.sparse_rows import SparseRows
 
 __all__ = ["DataChanged", "check_same_data", "digest_data"]
@@ -64,6 +65,9 @@ def _describe_inputs(inputs: Tensor | Rows) -> Iterator[object]:
     elif isinstance(inputs, SparseRows):
         yield inputs.num_columns
         yield from map(_describe_tensor, (inputs.offsets, inputs.columns, inputs.values))
+    elif isinstance(inputs, ItemSequences):
+        yield inputs.input_shape
+        yield from map(_describe_tensor, (inputs.offsets, inputs.items))
     elif isinstance(inputs, ImageFiles):
         yield inputs.input_shape
         yield zlib.crc32("\0".join(Path(path).name for path in inputs.paths).encode("utf-8", "surrogateescape"))

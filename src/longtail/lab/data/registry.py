@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -11,8 +12,10 @@ from longtail import datasets
 from longtail._core.bounds import Bounds
 from longtail._core.suggestions import check_options, look_up
 from longtail.lab.data.dataset import Dataset, long_tailed
-from longtail.lab.data.formats import arrays, image_annotations, image_files, sparse_text, text
+from longtail.lab.data.formats import arrays, events, image_annotations, image_files, sparse_text, text
+from longtail.lab.data.formats.events import Events
 from longtail.lab.data.sets import (
+    amazon,
     builtin,
     cifar,
     clinc150,
@@ -24,7 +27,7 @@ from longtail.lab.data.sets import (
     tiny_imagenet_lt,
 )
 
-__all__ = ["SOURCES", "PROFILES", "DataRecipe", "load_data"]
+__all__ = ["EVENTS", "SOURCES", "PROFILES", "DataRecipe", "load_data", "load_events"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,24 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
         "delicious": delicious.load_delicious,
         "amazoncat13k": extreme_repository.load_amazoncat13k,
         "wikilshtc325k": extreme_repository.load_wikilshtc325k,
+        "amazon_sports": amazon.load_amazon_sports,
+        "amazon_toys": amazon.load_amazon_toys,
+        "events": events.load_events,
         "sparse_table": sparse_text.load_sparse_table,
         "text_table": text.load_text_table,
     }
 )
 """Name -> a function that loads the data set; a recipe's [data.options] are its arguments."""
+
+
+EVENTS: Mapping[str, Callable[..., Events]] = MappingProxyType(
+    {
+        "amazon_sports": amazon.read_amazon_sports,
+        "amazon_toys": amazon.read_amazon_toys,
+        "events": events.read_events,
+    }
+)
+"""Of sources that are sequences: name -> a function that reads all events, with those of the options that it has."""
 
 
 PROFILES: Mapping[str, datasets.Profile] = MappingProxyType(
@@ -101,3 +117,11 @@ def load_data(recipe: DataRecipe) -> Dataset:
     return long_tailed(
         data, ratio=recipe.ratio, profile=profile, shuffle_classes=recipe.shuffle_classes, seed=recipe.seed
     )
+
+
+def load_events(recipe: DataRecipe) -> Events:
+    """All events of the users that a recipe's data are made of, those that training holds out too."""
+    if recipe.source not in EVENTS:
+        raise ValueError(f"data.source must be events of users: {', '.join(EVENTS)}. Got {recipe.source!r}.")
+    read = EVENTS[recipe.source]
+    return read(**{name: value for name, value in recipe.options.items() if name in signature(read).parameters})

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SparseRows"]
+__all__ = ["SparseRows", "locate_rows"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,11 +56,7 @@ class SparseRows:
 
     def batch(self, indices: Tensor) -> SparseRows:
         """The rows at ``indices``, in that order."""
-        starts = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - starts
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        # Where each kept nonzero was: its place within the batch, moved by its row's shift.
-        places = torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(lengths)
+        offsets, places = locate_rows(self.offsets, indices)
         return SparseRows(offsets, self.columns[places], self.values[places], self.num_columns)
 
     def take(self, indices: Tensor) -> SparseRows:
@@ -77,3 +73,23 @@ class SparseRows:
         rows = torch.arange(len(self), device=self.offsets.device).repeat_interleave(self.offsets.diff())
         matrix = self.values.new_zeros(len(self), self.num_columns)
         return matrix.index_put_((rows, self.columns), self.values, accumulate=True)
+
+
+def locate_rows(offsets: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Where rows of several lengths, stored one after the other, are: for a batch of them.
+
+    Args:
+        offsets: [N + 1]; row i is at offsets[i] to offsets[i + 1].
+        indices: [n] the rows that are wanted.
+
+    Returns:
+        [n + 1] offsets of the batch, and where each of its elements was.
+
+    >>> locate_rows(torch.tensor([0, 3, 5]), torch.tensor([1, 0]))
+    (tensor([0, 2, 5]), tensor([3, 4, 0, 1, 2]))
+    """
+    starts = offsets[indices]
+    lengths = offsets[indices + 1] - starts
+    ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    # The place within the batch, moved by its row's shift.
+    return ends, torch.arange(int(ends[-1])) + (starts - ends[:-1]).repeat_interleave(lengths)

@@ -5,6 +5,7 @@ environment.json   versions and hardware
 metrics.jsonl      one line per epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
 checkpoint.safetensors    the last complete epoch, to resume from
 predictions.safetensors   logits and labels of the test set, training counts, norms of the class vectors
+recommendations.safetensors   in place of these, the best items of each sequence of the test set
 embeddings.safetensors    embeddings and labels of training and test samples, if the recipe asks for them
 summary.json       final metrics; it is written last, so a folder that has it is complete
 
@@ -38,6 +39,7 @@ from longtail._core.tensors_file import (
 )
 from longtail.errors import DamagedFileError
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.runs.recommendations import RECOMMENDATIONS, Recommendations
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -138,7 +140,22 @@ class Run:
     """method, seed, seconds, and metrics: accuracy, balanced_accuracy, head, torso, tail, calibration_error, ..."""
     history: list[dict[str, Any]]
     """The lines of metrics.jsonl."""
-    predictions: Predictions
+    results: Predictions | Recommendations
+    """Of the test set."""
+
+    @property
+    def predictions(self) -> Predictions:
+        """What the model says of the test set; a model of sequences has recommendations instead."""
+        if not isinstance(self.results, Predictions):
+            raise ValueError(
+                f"{self.path} recommends items, and keeps no scores of all: see its metrics, not a page."
+            )
+        return self.results
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether the model recommends what comes next in sequences."""
+        return isinstance(self.results, Recommendations)
 
     @property
     def method(self) -> str:
@@ -184,11 +201,18 @@ def load_run(path: Path) -> Run:
             recipe=tomllib.loads(texts["recipe.toml"].decode()),
             summary=summary,
             history=[json.loads(line) for line in texts["metrics.jsonl"].splitlines()],
-            predictions=Predictions.load(path / PREDICTIONS),
+            results=_load_results(path),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: this run can't be read: {reason}; train it again with --restart.") from error
+
+
+def _load_results(path: Path) -> Predictions | Recommendations:
+    recommendations = path / RECOMMENDATIONS
+    return (
+        Recommendations.load(recommendations) if recommendations.is_file() else Predictions.load(path / PREDICTIONS)
+    )
 
 
 def label_runs(runs: Sequence[Run]) -> list[str]:

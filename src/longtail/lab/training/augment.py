@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.lab.data.dataset import Split
-from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.data.dataset import Inputs, Split
 
 __all__ = [
     "channel_statistics",
@@ -242,10 +241,12 @@ def _inside(length: int, size: int, count: int, generator: torch.Generator | Non
     return (positions >= starts) & (positions < starts + size)
 
 
-def _moments(batch: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
+def _moments(batch: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """How many values each channel has, their sum and the sum of their squares, in float64."""
     if not isinstance(batch, Tensor):
-        raise TypeError("channel_statistics: sparse features have no channels; do not normalize them.")
+        raise TypeError(
+            "channel_statistics: sparse features have no channels, nor do sequences; do not normalize them."
+        )
     values = batch.double().transpose(0, 1).flatten(1)
     return torch.tensor(values.shape[1]), values.sum(1), values.square().sum(1)
 

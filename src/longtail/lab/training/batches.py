@@ -9,8 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.data.dataset import Dataset, Inputs, Split
 from longtail.lab.training import augment
 from longtail.lab.training.mixing import MIXINGS, mix
 from longtail.lab.training.policies import POLICIES
@@ -20,7 +19,6 @@ from longtail.sampling import ClassIndex
 
 __all__ = ["Batch", "Preparation", "augment_inputs", "ordered_batches", "prepare_for", "train_batches"]
 
-Inputs = Tensor | SparseRows
 ToDevice = Callable[[Inputs], Inputs]
 
 
@@ -30,7 +28,8 @@ class Batch:
 
     inputs: Inputs
     target: Tensor
-    """[N] class indices; or [N, C]: 0 and 1 for multi-label data, probabilities of mixed samples."""
+    """[N] class indices, of sequences one for each place; or [N, C]: 0 and 1 for multi-label data, probabilities of
+    mixed samples."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Preparation:
 
     def __call__(self, inputs: Inputs) -> Inputs:
         """Normalized inputs in the memory layout that the model wants."""
-        if isinstance(inputs, SparseRows) or self.mean is None or self.std is None:
+        if not isinstance(inputs, Tensor) or self.mean is None or self.std is None:
             return inputs
         normalized = augment.normalize(inputs, self.mean, self.std)
         return normalized.contiguous(memory_format=torch.channels_last) if self.channels_last else normalized

@@ -19,6 +19,7 @@ from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
 from longtail.lab.training.policies import POLICIES
 from longtail.lab.training.recipe import Recipe, TrainRecipe
 from longtail.methods import METHODS, Method, Phase, Plan, get_method, takes_embeddings
+from longtail.methods.plan import instance_sampler
 from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_recipe"]
@@ -74,6 +75,10 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         raise ValueError("train.class_means is for data with one label per sample; set it to false.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
+    if recipe.train.exclude_history and not data.is_sequential:
+        raise ValueError(f"train.exclude_history is for sequences of items, and {data.name} has none; leave it out.")
+    if data.is_sequential:
+        _check_sequences(recipe, data, plan)
     if not data.is_multilabel:
         return
     if not get_method(recipe.method.name).accepts_multilabel:
@@ -84,6 +89,19 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         )
     if recipe.train.mixing != "none":
         raise ValueError(f"{data.name} is multi-label: train.mixing must be 'none'. Got {recipe.train.mixing!r}.")
+
+
+def _check_sequences(recipe: Recipe, data: Dataset, plan: Plan) -> None:
+    """Raise for what needs samples that have one label each."""
+    name = recipe.method.name
+    if get_method(name).family == "multi-label":
+        raise ValueError(f"{data.name} has one label at each place of a sequence, and {name} is for several at once.")
+    if any(phase.sampler is not instance_sampler or phase.learner is not None for phase in plan.phases):
+        raise ValueError(f"{name} draws samples by their label, and a sequence has many; use a method that does not.")
+    if any(phase.views > 1 for phase in plan.phases) or recipe.train.mixing != "none":
+        raise ValueError(
+            f"{data.name}: sequences are neither mixed nor augmented; use another method or train.mixing."
+        )
 
 
 def _check_train(settings: TrainRecipe) -> None:

@@ -11,17 +11,28 @@ from torch import Tensor, nn
 
 from longtail.heads import ExpertHead
 from longtail.lab.data.dataset import Dataset, Split
+from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.runs.folder import Predictions
+from longtail.lab.runs.recommendations import Recommendations
 from longtail.lab.training.batches import Preparation, ordered_batches
 from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.lab.training.models import Classifier
+from longtail.lab.training.ranking import KEPT, rank_items, ranking_metrics
 from longtail.lab.training.recipe import Recipe
 from longtail.methods import Plan
 from longtail.metrics.calibration import calibration_error
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
 from longtail.prior import ClassPrior
 
-__all__ = ["expert_metrics", "outputs_of_split", "predictions_of", "score_metrics", "test_batch_size"]
+__all__ = [
+    "expert_metrics",
+    "measure_test",
+    "outputs_of_split",
+    "predictions_of",
+    "recommend_test",
+    "score_metrics",
+    "test_batch_size",
+]
 
 
 def test_batch_size(recipe: Recipe) -> int:
@@ -47,6 +58,36 @@ def outputs_of_split(fabric: Fabric, model: nn.Module, split: Split, prepare: Pr
     if fabric.world_size == 1:
         return torch.cat(parts).cpu()
     return _gathered(fabric, parts, share, len(split))
+
+
+def measure_test(
+    fabric: Fabric, recipe: Recipe, tested: nn.Module, model: Classifier, data: Dataset, prepare: Preparation
+) -> dict[str, Any]:
+    """What is measured on the test set while a model is trained: ``tested`` as Fabric runs it, ``model`` bare."""
+    size = test_batch_size(recipe)
+    if data.is_sequential:
+        return dict(ranking_metrics(recommend_test(fabric, recipe, model, data, prepare)))
+    logits = outputs_of_split(fabric, tested, data.test, prepare, size)
+    return score_metrics(logits, data.test.labels, data.prior) | expert_metrics(fabric, model, data, prepare, size)
+
+
+def recommend_test(
+    fabric: Fabric,
+    recipe: Recipe,
+    model: Classifier,
+    data: Dataset,
+    prepare: Preparation,
+    plan: Plan | None = None,
+) -> Recommendations:
+    """The best items of each sequence of the test set, by what the plan makes of the logits, if one is given."""
+    embeddings = outputs_of_split(fabric, model.encoder, data.test, prepare, test_batch_size(recipe))
+    history = data.test.inputs if recipe.train.exclude_history else None
+    assert history is None or isinstance(history, ItemSequences)
+    adjust = None if plan is None else plan.adjust_logits
+    head = model.head
+    device = next(head.parameters()).device
+    scores, items = rank_items(embeddings.to(device), head, min(KEPT, data.num_classes), history, adjust)
+    return Recommendations(items.cpu(), scores.cpu(), data.test.labels, data.prior.counts, data.class_names)
 
 
 def expert_metrics(

@@ -12,6 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from longtail.lab.runs.folder import (
     CHECKPOINT,
     EMBEDDINGS,
     PREDICTIONS,
+    Predictions,
     Run,
     append_metrics,
     environment,
@@ -41,6 +43,7 @@ from longtail.lab.runs.folder import (
     write_summary,
 )
 from longtail.lab.runs.lock import FolderInUse, lock_folder, show_life
+from longtail.lab.runs.recommendations import RECOMMENDATIONS, Recommendations
 from longtail.lab.training.augment import growing_size
 from longtail.lab.training.batches import (
     Batch,
@@ -61,15 +64,17 @@ from longtail.lab.training.devices import (
 from longtail.lab.training.embedding import embed_data, limited, start_from_means
 from longtail.lab.training.epochs import PlannedEpoch, build_plan, draw_indices, plan_epochs
 from longtail.lab.training.evaluation import (
-    expert_metrics,
+    measure_test,
     outputs_of_split,
     predictions_of,
+    recommend_test,
     score_metrics,
     test_batch_size,
 )
 from longtail.lab.training.models import keep_embeddings
 from longtail.lab.training.optimizers import climb, learning_rate, limit_norms
 from longtail.lab.training.progress import TrainingProgress
+from longtail.lab.training.ranking import ranking_metrics
 from longtail.lab.training.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
 from longtail.lab.training.state import State, begin_stage, save_state, start_state
 from longtail.methods import Phase, Plan, takes_embeddings
@@ -157,9 +162,7 @@ def train(
                 begin_stage(fabric, recipe, data.train.labels, planned, state)
                 row = _train_one_epoch(fabric, recipe, data, planned, prepare, state, folder, progress)
                 if _is_measured(recipe, state.epoch, len(epochs)):
-                    logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
-                    row |= score_metrics(logits, data.test.labels, data.prior)
-                    row |= expert_metrics(fabric, state.best_model, data, prepare, test_batch_size(recipe))
+                    row |= measure_test(fabric, recipe, state.tested_model, state.best_model, data, prepare)
                 state.epoch += 1
                 _save_progress(fabric, recipe, folder, state, row, digest, is_last=state.epoch == len(epochs))
         _finish(fabric, recipe, data, plan, prepare, state, folder, digest)
@@ -213,7 +216,7 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Make the folder this recipe's."""
     folder.mkdir(parents=True, exist_ok=True)
     if restart:
-        for name in ("summary.json", CHECKPOINT, "metrics.jsonl", PREDICTIONS, EMBEDDINGS):
+        for name in ("summary.json", CHECKPOINT, "metrics.jsonl", PREDICTIONS, RECOMMENDATIONS, EMBEDDINGS):
             (folder / name).unlink(missing_ok=True)
     with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
@@ -433,21 +436,27 @@ def _finish(
     """Measure on the test set, and write predictions and summary."""
     model = state.best_model
     if plan.adjust_head is not None:
+        model.head = deepcopy(model.head)  # its class vectors may be what the encoder reads, too
         plan.adjust_head(model.head)
-    logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
+    results: Predictions | Recommendations
+    if data.is_sequential:
+        results = recommend_test(fabric, recipe, model, data, prepare, plan)
+        metrics = ranking_metrics(results)
+    else:
+        logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
+        results = predictions_of(logits, model, data, plan)
+        metrics = score_metrics(torch.from_numpy(results.scores), data.test.labels, data.prior)
     embeddings = None
     if recipe.train.save_embeddings:
         kept = limited(data, recipe.train.save_embeddings)
         embeddings = embed_data(fabric, model.encoder, kept, prepare, test_batch_size(recipe))
     if not fabric.is_global_zero:
         return
-    predictions = predictions_of(logits, model, data, plan)
-    metrics = score_metrics(torch.from_numpy(predictions.scores), data.test.labels, data.prior)
     if not all(map(math.isfinite, metrics.values())):
         raise FloatingPointError("the model's test logits are not finite; lower train.learning_rate.")
     if embeddings is not None:
         save_embeddings(embeddings, folder / EMBEDDINGS)
-    predictions.save(folder / PREDICTIONS)
+    results.save(folder / (RECOMMENDATIONS if data.is_sequential else PREDICTIONS))
     write_summary(
         folder,
         {

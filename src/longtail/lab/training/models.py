@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from longtail._core.suggestions import check_option_types, suggest
 from longtail.heads import CosineLinear, linear_form
 from longtail.lab.data.sparse_rows import SparseRows
+from longtail.lab.training.sequence_models import gru, transformer
 
 __all__ = [
     "HEADS",
@@ -285,6 +287,8 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "mlp": mlp,
         "bag_of_features": _bag_of_features,
         "linear": linear,
+        "transformer": transformer,
+        "gru": gru,
     }
 )
 """Encoders by name: input_shape, **options -> module."""
@@ -310,7 +314,8 @@ def build_model(
             ``Classifier``, or a module that makes embeddings [N, D].
         num_classes: C.
         input_shape: the shape of one sample, as ``Dataset.input_shape`` has it.
-        head: a key of ``HEADS``; default: the one that the method needs, or else "linear".
+        head: a key of ``HEADS``; default: the one that the method needs, or else "linear", without bias where the
+            encoder has ``class_vectors``: these are the head's then.
         head_options: options of the head.
         default_head: the head that the method needs, if any.
         options: options of the encoder.
@@ -326,14 +331,31 @@ def build_model(
     if isinstance(encoder, Classifier):
         return encoder
     in_features = _embedding_size(name, encoder, input_shape)
-    if head is None and default_head is not None and not head_options:
-        return Classifier(encoder, default_head(in_features, num_classes))
+    vectors: nn.Parameter | None = getattr(encoder, "class_vectors", None)
+    if head is None and not head_options:
+        if default_head is None and vectors is not None:
+            default_head = partial(nn.Linear, bias=False)
+        if default_head is not None:
+            return Classifier(encoder, _share_vectors(default_head(in_features, num_classes), vectors))
     head = head or "linear"
     build_head = _look_up(HEADS, head, "head")
     head_options = dict(head_options or {})
     _check_options(build_head, head_options, f"head {head!r}")
     check_option_types(build_head, head_options, "model.options.head_options")
-    return Classifier(encoder, build_head(in_features, num_classes, **head_options))
+    return Classifier(encoder, _share_vectors(build_head(in_features, num_classes, **head_options), vectors))
+
+
+def _share_vectors(head: nn.Module, vectors: nn.Parameter | None) -> nn.Module:
+    """The head with the encoder's vectors of items as its class vectors, if it has some."""
+    if vectors is not None:
+        weight = getattr(head, "weight", None)
+        if not isinstance(weight, nn.Parameter) or weight.shape != vectors.shape:
+            raise ValueError(
+                f"a model of sequences shares its item vectors {tuple(vectors.shape)} with the head, which must have "
+                f"class vectors of that shape. Got {type(head).__name__}."
+            )
+        head.weight = vectors
+    return head
 
 
 def _encoder(name: str, input_shape: Sequence[int], options: Mapping[str, Any]) -> nn.Module:

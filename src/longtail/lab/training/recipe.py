@@ -130,6 +130,8 @@ class TrainRecipe:
     channels_last: bool = False
     evaluate_every: Annotated[int, Bounds(0, 1_000_000)] = 0
     """Epochs between measurements on the test set; 0 is at the end only."""
+    exclude_history: bool = False
+    """Whether items that a sequence has are left out of what is recommended for it; sequences alone."""
     save_embeddings: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     """Keep the embeddings of so many training and as many test samples, at most, for the report; 0 is off."""
     seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0

@@ -1,0 +1,163 @@
+"""Tables and the picture of recommendation, from the rows of ``benchmarks/sequences.py`` and of Gowalla.
+
+python -m site_pages.recommendation    # in docs/; ``make tables`` does it
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from longtail.lab.runs.statistics import estimate
+from site_pages import ROOT
+from site_pages.drawing import SCHEMES, Scheme, styled, write_picture
+from site_pages.markdown import table
+from site_pages.rows import Row, group_rows, read_rows
+
+RESULTS = ROOT / "benchmarks" / "results"
+TRADE_OFF, OPTIMIZERS = (RESULTS / "sequences" / f"{name}.csv" for name in ("trade_off", "optimizers"))
+GOWALLA = RESULTS / "retrieval" / "gowalla.csv"
+TITLES = {"amazon_toys": "Amazon Toys: next item, R@10", "amazon_sports": "Amazon Sports: next item, R@10"}
+METRICS = {
+    "recall_at_10": "R@10",
+    "ndcg_at_10": "nDCG@10",
+    "recall_at_10_head": "head",
+    "recall_at_10_torso": "torso",
+    "recall_at_10_tail": "tail",
+}
+COLORS = {
+    "importance": "after",
+    "relative": "fourth",
+    "tail": "third",
+    "unit": "muted",
+    "constant": "before",
+}
+"""Weighting -> a field of ``Scheme``."""
+
+
+class Point(NamedTuple):
+    """What one way to sample finds, as shares."""
+
+    negatives: str
+    weighting: str
+    overall: float
+    rare: float
+
+
+def trade_off_table(recipe: str) -> str:
+    """R@10 and nDCG@10 of every way to sample, and R@10 of the thirds of the items, beside the softmax over all."""
+    rows = [row for row in read_rows(TRADE_OFF) if row["recipe"] == recipe] if TRADE_OFF.is_file() else []
+    if not rows:
+        return f"There are no rows yet. `python benchmarks/sequences.py trade-off --recipe {recipe}` makes them."
+    body = []
+    for (epochs, method), members in sorted(group_rows(rows, "epochs", "method").items(), key=_order):
+        cells = [_percent(members, name) for name in METRICS]
+        seconds = sum(float(row["processor_seconds"]) for row in members) / len(members)
+        body.append([method, epochs, *cells, f"{seconds:.0f}", str(len(members))])
+    return table(["negatives, weighting", "epochs", *METRICS.values(), "processor s", "seeds"], body)
+
+
+def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, float]:
+    """Most epochs first, and then the most found."""
+    (epochs, _), rows = entry
+    return -int(epochs), -estimate(float(row["recall_at_10"]) for row in rows).mean
+
+
+def optimizers_table() -> str:
+    """R@10 on the validation items for every optimizer of the item vectors and its learning rate."""
+    if not OPTIMIZERS.is_file():
+        return "There are no rows yet. `python benchmarks/sequences.py optimizers` makes them."
+    body = [
+        [
+            row["optimizer"],
+            row["learning_rate"],
+            *(f"{100 * float(row[name]):.2f}" for name in METRICS),
+            f"{float(row['processor_seconds']):.0f}",
+        ]
+        for row in read_rows(OPTIMIZERS)
+    ]
+    return table(["optimizer", "learning rate", *METRICS.values(), "processor s"], body)
+
+
+def _percent(rows: Sequence[Row], name: str) -> str:
+    found = estimate(100 * float(row[name]) for row in rows)
+    return f"{found.mean:.2f}" + (f" ± {found.half_width:.2f}" if found.has_interval else "")
+
+
+def collect_points() -> Mapping[str, Sequence[Point]]:
+    """Panels of the picture: those that have rows."""
+    panels: dict[str, list[Point]] = {}
+    for (recipe,), measured in group_rows(read_rows(TRADE_OFF) if TRADE_OFF.is_file() else [], "recipe").items():
+        most = max(measured, key=lambda row: int(row["epochs"]))["epochs"]
+        longest = [row for row in measured if row["epochs"] == most]
+        for (method,), rows in group_rows(longest, "method").items():
+            negatives, _, weighting = method.partition(", ")
+            values = (
+                estimate(float(row[name]) for row in rows).mean for name in ("recall_at_10", "recall_at_10_tail")
+            )
+            panels.setdefault(TITLES[recipe], []).append(Point(negatives, weighting, *values))
+    panels["Gowalla: users and places, R@20"] = [
+        Point(row["sampling"], row["weighting"], float(row["recall"]), float(row["rare_recall"]))
+        for row in read_rows(GOWALLA)
+        if row["weighting"] in COLORS
+    ]
+    return panels
+
+
+def describe(panels: Mapping[str, Sequence[Point]]) -> str:
+    """What the picture holds in its description, so that one made of other rows is noticed."""
+    digest = hashlib.sha256(repr(sorted(panels.items())).encode()).hexdigest()
+    return f"benchmarks/results/sequences and retrieval/gowalla.csv sha256:{digest}"
+
+
+def draw(panels: Mapping[str, Sequence[Point]], scheme: Scheme) -> Figure:
+    """For each data set, what is found of all items against what is found of the rarest third."""
+    figure = Figure(figsize=(4.4 * len(panels), 4.0), layout="constrained")
+    for axes, (title, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        _draw_panel(axes, points, scheme)
+        axes.set_title(title)
+    return figure
+
+
+def _draw_panel(axes: Axes, points: Sequence[Point], scheme: Scheme) -> None:
+    for point in points:
+        is_all = point.negatives == "all items"
+        color = scheme.ink if is_all else getattr(scheme, COLORS[point.weighting])
+        marker = "*" if is_all else "o" if point.negatives == "uniform" else "s"
+        axes.plot([point.rare], [point.overall], marker, color=color, markersize=13 if is_all else 8, ls="none")
+        is_low = point.negatives == "uniform" and not is_all
+        style = {"textcoords": "offset points", "fontsize": 8.5, "color": color, "ha": "center"}
+        name = "all items" if is_all else point.weighting
+        axes.annotate(name, (point.rare, point.overall), (0, -14 if is_low else 8), **style)
+    axes.plot([], [], "o", color=scheme.muted, ls="none", label="uniform negatives")
+    axes.plot([], [], "s", color=scheme.muted, ls="none", label="negatives from the batch")
+    axes.legend(loc="lower left", fontsize=9)
+    axes.margins(0.15)
+    axes.set(
+        xlabel="found of the rarest third of the items", ylabel="found of all items", xlim=(0, None), ylim=(0, None)
+    )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def picture_path(scheme: str) -> Path:
+    """Where the picture of a scheme is."""
+    return ROOT / "docs" / "pictures" / f"recommendation_{scheme}.svg"
+
+
+def main() -> None:
+    """Write the picture in both schemes."""
+    panels = collect_points()
+    for name, scheme in SCHEMES.items():
+        with styled(scheme):
+            write_picture(picture_path(name), draw(panels, scheme), describe(panels))
+
+
+if __name__ == "__main__":
+    main()
