@@ -22,6 +22,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         "ingredients",
         "meta_sets",
         "reuters",
+        "sharded",
     ],
 )
 def test_a_script_without_its_data_measures_nothing_and_succeeds(name, tmp_path):

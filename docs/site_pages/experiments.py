@@ -68,6 +68,48 @@ def index_table(path: Path) -> str:
     return table(header, [[row["index"], *(row[column] for column in columns)] for row in read_rows(path)])
 
 
+def sharded_table(path: Path) -> str:
+    """What a head costs whose rows are shared out to processes, from rows of ``benchmarks/sharded.py``."""
+    header = [
+        "labels x numbers",
+        "processes",
+        "",
+        "seconds",
+        "of the processor",
+        "peak of a process, GiB",
+        "GB",
+        "result",
+    ]
+    columns = ("processes", "what", "seconds", "cpu_seconds", "peak_gib_per_process", "gigabytes", "value")
+    body = [
+        [f"{int(row['labels']):,} x {row['size']}", *(row[column] for column in columns)] for row in read_rows(path)
+    ]
+    return table(header, body)
+
+
+def sharded_needs(path: Path, num_labels: int = 10**8, size: int = 128) -> str:
+    """What more labels need on more processes: the measured rows of the largest head, scaled."""
+    rows = read_rows(path)
+    largest = max(rows, key=lambda row: (int(row["labels"]), int(row["processes"])))
+    keys = ("labels", "size", "processes")
+    measured = {row["what"]: row for row in rows if all(row[key] == largest[key] for key in keys)}
+    labels, features, processes = (int(largest[key]) for key in keys)
+    growth = num_labels * (size + 1) / (labels * (features + 1))  # a number per label is Adagrad's
+    own = 4 * labels * (features + 1) / processes
+    beside = float(measured["load"]["peak_gib_per_process"]) * 2**30 - own
+    saved = float(measured["save"]["gigabytes"]) * growth
+    topk = next(row for what, row in measured.items() if what.startswith("topk"))
+    work = {"save": measured["save"], "load": measured["load"], "topk": topk}
+    seconds = {name: float(row["cpu_seconds"]) * growth * processes for name, row in work.items()}
+    body = []
+    for number in (8, 16, 32, 64):
+        memory = 4 * num_labels * (size + 1) / number + beside * num_labels / labels
+        parts = (f"{seconds[name] / number:.0f}" for name in ("save", "load", "topk"))
+        body.append([str(number), f"{memory / 1e9:.1f}", f"{saved / number:.1f}", *parts])
+    header = ["processes", "memory of each, GB", "checkpoint of each, GB", "save, s", "load, s", "exact topk, s"]
+    return table(header, body)
+
+
 def recommendation_table(path: Path) -> str:
     """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``."""
     body = [

@@ -70,7 +70,7 @@ class SampledLinear(nn.Module):
         scale: None: logits are inner products; a number: that many times the cosine.
         excludes_other_labels: where a sample has several labels, whether they are left out of its negatives.
         is_sharded: whether each process of ``group`` holds C / R of the rows, as DTensor's ``Shard(0)`` deals them
-            out. Embeddings and labels then travel, and the sums over negatives are reduced; all processes get one loss,
+            out. Embeddings and labels travel, and sums over negatives are reduced; all processes get one loss,
             the mean over the samples of all.
         group: the process group; default: all processes.
 
