@@ -71,7 +71,7 @@ def measure(num_labels: int, features: int, folder: Path) -> list[dict[str, Any]
     made: dict[str, Any] = {}
 
     def make() -> None:
-        prior = ClassPrior.from_counts(1e9 / torch.arange(1, num_labels + 1, dtype=torch.float64))
+        prior = ClassPrior.from_counts((1e9 / torch.arange(1, num_labels + 1, dtype=torch.float64)).ceil())
         made["prior"] = prior
         made["head"] = SampledLinear(
             features,
@@ -94,7 +94,7 @@ def measure(num_labels: int, features: int, folder: Path) -> list[dict[str, Any]
             loss = head(*batches[step % len(batches)], generator)
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
 
     train(20)
     note("step", seconds_of(lambda: train(STEPS)), STEPS, value=f"loss {losses[0]:.3f} to {losses[-1]:.3f}")

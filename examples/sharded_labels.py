@@ -62,7 +62,7 @@ def main():
 
     torch.manual_seed(0)
     encoder = DistributedDataParallel(Encoder(num_features, 32))
-    prior = ClassPrior.from_counts(1e6 / torch.arange(1, num_labels + 1).double())
+    prior = ClassPrior.from_counts((1e6 / torch.arange(1, num_labels + 1)).ceil())
     head = SampledLinear(32, num_labels, uniform(num_labels), tail(prior), num_negatives=64, is_sharded=True)
     optimizers = [torch.optim.Adam(encoder.parameters(), lr=0.01), RowwiseAdagrad(head.parameters(), lr=0.3)]
     generator = torch.Generator().manual_seed(0)

@@ -47,7 +47,7 @@ class SparseBatch(NamedTuple):
 
 
 class FileBatches:
-    """Endless batches from files that need not fit on one machine: each process reads its own parts of them.
+    r"""Endless batches from files that need not fit on one machine: each process reads its own parts of them.
 
     Args:
         path: a text file of the extreme-classification repository, a Parquet file, or a folder of them with columns
