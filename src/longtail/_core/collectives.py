@@ -171,8 +171,7 @@ def process_rank(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         return (dist.get_world_size(), dist.get_rank()) if is_initialized() else (1, 0)
     if num_replicas is None or rank is None or not 0 <= rank < num_replicas:
         raise ValueError(
-            "EpochSampler: rank must be in 0..num_replicas - 1, and both be given or neither. "
-            f"Got {rank=}, {num_replicas=}."
+            f"rank must be in 0..num_replicas - 1, and both be given or neither. Got {rank=}, {num_replicas=}."
         )
     return num_replicas, rank
 

@@ -10,11 +10,10 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from longtail._core import collectives
 from longtail._core.checks import at_least
-from longtail._core.collectives import group_device, process_rank
 from longtail._core.labels import NO_LABEL
 from longtail._core.random import mix_seed
 from longtail._core.sparse_chunks import (
@@ -86,8 +85,8 @@ class FileBatches:
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        is_grouped = num_replicas is None and dist.is_available() and dist.is_initialized()
-        self.num_replicas, self.rank = process_rank(num_replicas, rank)
+        can_ask = num_replicas is None or num_replicas == 1
+        self.num_replicas, self.rank = collectives.process_rank(num_replicas, rank)
         self.num_parts, self.seed = at_least(num_parts, 1, "FileBatches: num_parts"), seed
         self.batch_size = at_least(batch_size, 1, "FileBatches: batch_size")
         if num_parts % self.num_replicas or batch_size % num_parts:
@@ -99,7 +98,7 @@ class FileBatches:
         self._own_parts = range(self.rank * own, (self.rank + 1) * own)
         source = _open(Path(path))
         self._blocks = {part: source.find_blocks(part, num_parts, block_size) for part in self._own_parts}
-        self._source = source.check(self._count(is_grouped), self._own_parts)
+        self._source = source.check(self._count() if can_ask else None, self._own_parts)
 
     def start_at(self, step: int) -> Iterator[SparseBatch]:
         """This process's batches, endlessly, from a step on."""
@@ -133,38 +132,41 @@ class FileBatches:
                     held, num_held = [select_rows(pool, np.arange(start, num_held))], num_held - start
             epoch += 1
 
-    def _count(self, is_grouped: bool) -> list[int] | None:
-        """How many samples each part has; None where processes can't tell each other."""
-        counts = torch.zeros(self.num_parts, dtype=torch.int64)
-        for part, blocks in self._blocks.items():
-            counts[part] = sum(block.num_samples for block in blocks)
-        if is_grouped:
-            shared = counts.to(group_device())
-            dist.all_reduce(shared)
-            return [int(count) for count in shared]
-        return [int(count) for count in counts] if self.num_replicas == 1 else None
+    def _count(self) -> list[int]:
+        """How many samples each part has, as the processes tell each other."""
+        own = [sum(block.num_samples for block in self._blocks[part]) for part in self._own_parts]
+        counts = torch.tensor(own) if self.num_replicas == 1 else collectives.gather_everywhere(torch.tensor(own))
+        return [int(count) for count in counts]
 
 
-class _Block(NamedTuple):
-    """Samples that are read together."""
+class _Lines(NamedTuple):
+    """Lines of a text file that are read together."""
+
+    start: int
+    """The first byte."""
+    end: int
+    """The byte after the last."""
+    num_samples: int
+    part: int
+    first_line: int
+    """How many lines of the part come before."""
+
+
+class _Rows(NamedTuple):
+    """Rows of a Parquet file's row group that are read together."""
 
     path: Path
-    start: int
-    """The first byte of a text file, or the row group."""
-    end: int
-    """The byte after the last; in a Parquet file the row of its group that is the first."""
+    group: int
+    first_row: int
     num_samples: int
-    first_line: int = 0
-    """Of a text file's part, how many lines come before."""
-    part: int = 0
 
 
 class _Source(Protocol):
-    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[_Block]: ...
+    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[Any]: ...
 
     def check(self, counts: list[int] | None, own_parts: range) -> _Source: ...
 
-    def read(self, block: _Block) -> Chunk: ...
+    def read(self, block: Any) -> Chunk: ...
 
 
 def _open(path: Path) -> _Source:
@@ -187,7 +189,7 @@ class _TextSource(NamedTuple):
     first_lines: dict[int, int]
     """Of parts, the number of their first line, where that is known."""
 
-    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[_Block]:
+    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[_Lines]:
         """Blocks of whole lines between two places that divide the file into parts of equally many bytes."""
         with self.path.open("rb") as file:
             size = _find_end(file)
@@ -199,12 +201,12 @@ class _TextSource(NamedTuple):
             for line_ends in _find_lines(file, start, min(end, size)):
                 for place in range(block_size - 1 - num_lines % block_size, len(line_ends), block_size):
                     stop = int(line_ends[place])
-                    blocks.append(_Block(self.path, first, stop, block_size, len(blocks) * block_size, part))
+                    blocks.append(_Lines(first, stop, block_size, part, len(blocks) * block_size))
                     first = stop
                 num_lines += len(line_ends)
             left = num_lines - len(blocks) * block_size
             if left:
-                blocks.append(_Block(self.path, first, min(end, size), left, len(blocks) * block_size, part))
+                blocks.append(_Lines(first, min(end, size), left, part, len(blocks) * block_size))
         return blocks
 
     def check(self, counts: list[int] | None, own_parts: range) -> _TextSource:
@@ -218,12 +220,13 @@ class _TextSource(NamedTuple):
             )
         return self._replace(first_lines={part: sum(counts[:part]) for part in own_parts})
 
-    def read(self, block: _Block) -> Chunk:
+    def read(self, block: _Lines) -> Chunk:
         with self.path.open("rb") as file:
             file.seek(block.start)
-            content = file.read(block.end - block.start).rstrip(b"\n") + b"\n"
+            content = file.read(block.end - block.start)
         first_line = self.first_lines.get(block.part, 0) + block.first_line + 2
-        part = parse_lines(Lines(self.path, content, first_line), self.sizes)
+        end = b"" if content.endswith(b"\n") else b"\n"
+        part = parse_lines(Lines(self.path, content + end, first_line), self.sizes)
         if len(part.labels_per_line) != block.num_samples:
             raise ValueError(f"{self.path} must not change while it is read. Got another number of lines.")
         return make_chunk(part, self.sizes.features, self.sizes.labels)
@@ -232,7 +235,7 @@ class _TextSource(NamedTuple):
 class _ParquetSource(NamedTuple):
     paths: list[Path]
 
-    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[_Block]:
+    def find_blocks(self, part: int, num_parts: int, block_size: int) -> list[_Rows]:
         """What row groups have of the rows of a part; parts have equally many rows."""
         from pyarrow import parquet
 
@@ -249,18 +252,18 @@ class _ParquetSource(NamedTuple):
         for path, number, num_rows in groups:
             low, high = max(first, start), min(end, start + num_rows)
             if low < high:
-                blocks.append(_Block(path, number, low - start, high - low))
+                blocks.append(_Rows(path, number, low - start, high - low))
             start += num_rows
         return blocks
 
     def check(self, counts: list[int] | None, own_parts: range) -> _ParquetSource:
         return self
 
-    def read(self, block: _Block) -> Chunk:
+    def read(self, block: _Rows) -> Chunk:
         from pyarrow import parquet
 
         with parquet.ParquetFile(block.path) as file:
-            table = file.read_row_group(block.start, columns=COLUMNS).slice(block.end, block.num_samples)
+            table = file.read_row_group(block.group, columns=COLUMNS).slice(block.first_row, block.num_samples)
         parts = [parse_columns(block.path, batch) for batch in table.to_batches()]
         joined = Part(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         return make_chunk(joined, LARGEST_INDEX, LARGEST_INDEX)
