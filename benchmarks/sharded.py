@@ -106,9 +106,9 @@ def measure(num_labels: int, features: int, folder: Path) -> list[dict[str, Any]
     note(
         "save", saving, gigabytes=round(num_bytes / 1e9, 3), value=f"{len(list(folder.rglob('*.safetensors')))} files"
     )
-    before = float(head.weight.detach().double().sum())
+    before = float(head.weight.detach().sum(dtype=torch.float64))
     loading = seconds_of(lambda: made.update(state=checkpoints.load(into={"head": head.state_dict()})))
-    assert float(head.weight.detach().double().sum()) == before
+    assert float(head.weight.detach().sum(dtype=torch.float64)) == before
     note("load", loading, gigabytes=round(num_bytes / 1e9, 3))
     x, labels = make_samples(prior, QUERIES // size, generator, features)
     serving = seconds_of(lambda: made.update(best=head.topk(x, PLACES)))

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages.markdown import table
-from site_pages.rows import group_by_method, group_rows, read_rows
+from site_pages.rows import Row, group_by_method, group_rows, read_rows
 
 EXTREME_MEASURES = {
     **{f"{measure}@{k}": f"{measure}@{k}" for measure in ("P", "PSP") for k in (1, 3, 5)},
@@ -88,26 +88,34 @@ def sharded_table(path: Path) -> str:
 
 
 def sharded_needs(path: Path, num_labels: int = 10**8, size: int = 128) -> str:
-    """What more labels need on more processes: the measured rows of the largest head, scaled."""
+    """What more labels need on more processes: rows of the largest head and of the smallest one, in proportion."""
     rows = read_rows(path)
-    largest = max(rows, key=lambda row: (int(row["labels"]), int(row["processes"])))
-    keys = ("labels", "size", "processes")
-    measured = {row["what"]: row for row in rows if all(row[key] == largest[key] for key in keys)}
-    labels, features, processes = (int(largest[key]) for key in keys)
-    growth = num_labels * (size + 1) / (labels * (features + 1))  # a number per label is Adagrad's
-    own = 4 * labels * (features + 1) / processes
-    beside = float(measured["load"]["peak_gib_per_process"]) * 2**30 - own
-    saved = float(measured["save"]["gigabytes"]) * growth
-    topk = next(row for what, row in measured.items() if what.startswith("topk"))
-    work = {"save": measured["save"], "load": measured["load"], "topk": topk}
-    seconds = {name: float(row["cpu_seconds"]) * growth * processes for name, row in work.items()}
+    small, large = (find(rows, key=lambda row: int(row["labels"]))["labels"] for find in (min, max))
+    measured = {row["what"].partition(",")[0]: row for row in rows if row["labels"] == large}
+    num_numbers, processes = _sharded_numbers(measured["load"]), int(measured["load"]["processes"])
+    growth = num_labels * (size + 1) / num_numbers  # a number per label is Adagrad's
+    peaks = {row["labels"]: _beside_rows(row) for row in rows if row["what"] == "load"}
+    per_label = (peaks[large] - peaks[small]) / (int(large) - int(small))
+    beside = peaks[large] + per_label * (num_labels - int(large))
     body = []
     for number in (8, 16, 32, 64):
-        memory = 4 * num_labels * (size + 1) / number + beside * num_labels / labels
-        parts = (f"{seconds[name] / number:.0f}" for name in ("save", "load", "topk"))
-        body.append([str(number), f"{memory / 1e9:.1f}", f"{saved / number:.1f}", *parts])
-    header = ["processes", "memory of each, GB", "checkpoint of each, GB", "save, s", "load, s", "exact topk, s"]
-    return table(header, body)
+        memory = 4 * num_labels * (size + 1) / number + beside
+        share = growth * processes / number
+        parts = (f"{float(measured[name]['cpu_seconds']) * share:.0f}" for name in ("save", "load", "topk"))
+        saved = float(measured["save"]["gigabytes"]) * growth / number
+        body.append([str(number), f"{memory / 1e9:.1f}", f"{beside / 1e9:.1f}", f"{saved:.1f}", *parts])
+    header = ["processes", "memory of each, GB", "of it for all labels", "files of each, GB"]
+    return table([*header, "save, s", "load, s", "exact topk, s"], body)
+
+
+def _sharded_numbers(row: Row) -> int:
+    """Numbers of all class vectors and of Adagrad."""
+    return int(row["labels"]) * (int(row["size"]) + 1)
+
+
+def _beside_rows(row: Row) -> float:
+    """Bytes of a process at its peak beside its share of the rows."""
+    return float(row["peak_gib_per_process"]) * 2**30 - 4 * _sharded_numbers(row) / int(row["processes"])
 
 
 def recommendation_table(path: Path) -> str:
