@@ -159,7 +159,7 @@ def main() -> None:
     answer = best_labels(queries, vectors, PLACES).indices.numpy()
     exact = answer, seconds_of(lambda: best_labels(queries, vectors, PLACES), repeats=2)
     if part == "choose":
-        rows = measure_own(vectors, queries, exact, tuple(bits), {0: (8, 32, 64), 10: (32, 64, 128)})
+        rows = measure_own(vectors, queries, exact, tuple(bits), {0: (1, 2, 4, 8), 10: (2, 4, 8, 16)})
         rows += measure_others(vectors, queries, exact)
     else:
         rows = measure_own(vectors, queries, exact, tuple(bits), {0: (8, 32, 64), 10: (32, 64, 128, 256)})

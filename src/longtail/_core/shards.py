@@ -63,7 +63,8 @@ class RowSharding(NamedTuple):
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        return DeviceMesh.from_group(dist.group.WORLD if self.group is None else self.group, device)
+        group: Any = dist.group.WORLD if self.group is None else self.group
+        return DeviceMesh.from_group(group, device)
 
 
 def mark_rows(parameter: nn.Parameter, sharding: RowSharding) -> None:

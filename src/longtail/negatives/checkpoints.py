@@ -92,7 +92,8 @@ class ShardedCheckpoints:
     def latest(self) -> int | None:
         """The step of the newest complete checkpoint; None where there is none. All processes get one answer."""
         steps = self._steps() if self._world()[0] == 0 else []
-        return self._share(steps[-1] if steps else -1)
+        newest = self._share(steps[-1] if steps else -1)
+        return None if newest < 0 else newest
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, by all processes together. What a broken one of this step left is removed first.
@@ -210,13 +211,13 @@ class ShardedCheckpoints:
     def _world(self) -> tuple[int, int]:
         return collectives.world(self.group) if self._is_grouped() else (0, 1)
 
-    def _share(self, number: int) -> Any:
-        """The first process's number, None below 0."""
+    def _share(self, number: int) -> int:
+        """The first process's number."""
         if self._is_grouped():
             shared = torch.tensor(number, device=collectives.group_device())
             dist.broadcast(shared, group_src=0, group=self.group)
             number = int(shared)
-        return None if number < 0 else number
+        return number
 
     def _together(self, takes_part: bool, action: Callable[[], None]) -> None:
         """Do something where this process takes part, and wait for the others; raise if any of them failed."""

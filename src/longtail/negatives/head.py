@@ -140,9 +140,9 @@ class SampledLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(self.end_row - self.first_row, in_features))
         if is_sharded:
             mark_rows(self.weight, self._sharding)
-            self.register_state_dict_post_hook(_wrap_weight)
-            self.register_load_state_dict_pre_hook(_unwrap_weight)
-            self.register_load_state_dict_post_hook(_mark_weight)
+            self.register_state_dict_post_hook(_wrap_weight)  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_pre_hook(_unwrap_weight)  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_post_hook(_mark_weight)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -197,7 +197,8 @@ class _TextSource(NamedTuple):
                 _next_line(file, self.start, self.start + (size - self.start) * place // num_parts)
                 for place in (part, part + 1)
             )
-            blocks, num_lines, first = [], 0, start
+            blocks: list[_Lines] = []
+            num_lines, first = 0, start
             for line_ends in _find_lines(file, start, min(end, size)):
                 for place in range(block_size - 1 - num_lines % block_size, len(line_ends), block_size):
                     stop = int(line_ends[place])
