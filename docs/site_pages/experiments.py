@@ -9,7 +9,7 @@ from statistics import fmean
 
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages.markdown import table
-from site_pages.rows import group_by_method, group_rows, read_rows
+from site_pages.rows import Row, group_by_method, group_rows, read_rows
 
 EXTREME_MEASURES = {
     **{f"{measure}@{k}": f"{measure}@{k}" for measure in ("P", "PSP") for k in (1, 3, 5)},
@@ -66,6 +66,56 @@ def index_table(path: Path) -> str:
     columns = ("labels", "depth", "recall@10", "ms_per_query", "exact_ms_per_query", "times_faster", "build_s")
     header = ["index", "labels", "depth", "recall@10", "ms a query", "exact, ms", "times as fast", "build, s"]
     return table(header, [[row["index"], *(row[column] for column in columns)] for row in read_rows(path)])
+
+
+def sharded_table(path: Path) -> str:
+    """What a head costs whose rows are shared out to processes, from rows of ``benchmarks/sharded.py``."""
+    header = [
+        "labels x numbers",
+        "processes",
+        "",
+        "seconds",
+        "of the processor",
+        "peak of a process, GiB",
+        "GB",
+        "result",
+    ]
+    columns = ("processes", "what", "seconds", "cpu_seconds", "peak_gib_per_process", "gigabytes", "value")
+    body = [
+        [f"{int(row['labels']):,} x {row['size']}", *(row[column] for column in columns)] for row in read_rows(path)
+    ]
+    return table(header, body)
+
+
+def sharded_needs(path: Path, num_labels: int = 10**8, size: int = 128) -> str:
+    """What more labels need on more processes: rows of the largest head and of the smallest one, in proportion."""
+    rows = read_rows(path)
+    small, large = (find(rows, key=lambda row: int(row["labels"]))["labels"] for find in (min, max))
+    measured = {row["what"].partition(",")[0]: row for row in rows if row["labels"] == large}
+    num_numbers, processes = _sharded_numbers(measured["load"]), int(measured["load"]["processes"])
+    growth = num_labels * (size + 1) / num_numbers  # a number per label is Adagrad's
+    peaks = {row["labels"]: _beside_rows(row) for row in rows if row["what"] == "load"}
+    per_label = (peaks[large] - peaks[small]) / (int(large) - int(small))
+    beside = peaks[large] + per_label * (num_labels - int(large))
+    body = []
+    for number in (8, 16, 32, 64):
+        memory = 4 * num_labels * (size + 1) / number + beside
+        share = growth * processes / number
+        parts = (f"{float(measured[name]['cpu_seconds']) * share:.0f}" for name in ("save", "load", "topk"))
+        saved = float(measured["save"]["gigabytes"]) * growth / number
+        body.append([str(number), f"{memory / 1e9:.1f}", f"{beside / 1e9:.1f}", f"{saved:.1f}", *parts])
+    header = ["processes", "memory of each, GB", "of it for all labels", "files of each, GB"]
+    return table([*header, "save, s", "load, s", "exact topk, s"], body)
+
+
+def _sharded_numbers(row: Row) -> int:
+    """Numbers of all class vectors and of Adagrad."""
+    return int(row["labels"]) * (int(row["size"]) + 1)
+
+
+def _beside_rows(row: Row) -> float:
+    """Bytes of a process at its peak beside its share of the rows."""
+    return float(row["peak_gib_per_process"]) * 2**30 - 4 * _sharded_numbers(row) / int(row["processes"])
 
 
 def recommendation_table(path: Path) -> str:

@@ -50,6 +50,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "compactness": lambda: comparisons.compactness_tables(QUALITY),
     "extreme-sets": lambda: experiments.extreme_tables(RESULTS / "extreme_sets.csv"),
     "extreme-index": lambda: experiments.index_table(RESULTS / "extreme_index.csv"),
+    "sharded": lambda: experiments.sharded_table(RESULTS / "sharded.csv"),
+    "sharded-needs": lambda: experiments.sharded_needs(RESULTS / "sharded.csv"),
     "extreme-stream": lambda: experiments.stream_table(RESULTS / "extreme_stream.csv"),
     "delicious": lambda: experiments.slices_table(RETRIEVAL / "delicious.csv"),
     "tiny_imagenet_lt_features": lambda: experiments.slices_table(RETRIEVAL / "tiny_imagenet_lt_features.csv"),

@@ -26,7 +26,7 @@ def made(num_labels: int = 600, size: int = 8) -> tuple[torch.Tensor, torch.Tens
 def test_all_groups_are_the_exact_answer(num_bits: int, at_least: float) -> None:
     pytest.importorskip("faiss")
     rows, x = made()
-    index = LabelIndex(rows, num_probes=10**6, num_bits=num_bits)
+    index = LabelIndex(rows, num_probes=10**6, num_bits=num_bits, num_candidates=0)
     found, exact = index.topk(x, 5), best_labels(x, rows, 5)
     assert index.recall(x, 5) >= at_least
     tolerance = {32: 1e-3, 16: 0.1, 8: 1.5}[num_bits]
@@ -44,6 +44,29 @@ def test_more_groups_find_more() -> None:
         recalls.append(index.recall(x, 10))
     assert recalls[0] < recalls[1] <= recalls[2]
     assert recalls[2] > 0.98
+
+
+@pytest.mark.parametrize("size", [8, 7])
+@pytest.mark.parametrize("num_bits", [32, 16, 8])
+def test_codes_propose_what_vectors_rank(num_bits: int, size: int) -> None:
+    pytest.importorskip("faiss")
+    rows, x = made(2000, size)
+    index = LabelIndex(rows, num_probes=10**6, num_bits=num_bits, num_candidates=20)
+    assert index.num_candidates == 20
+    found, exact = index.topk(x, 5), best_labels(x, rows, 5)
+    assert index.recall(x, 5) >= (0.8 if num_bits == 8 else 0.97)
+    products = (x[:, None] * rows[found.indices]).sum(dim=2)  # ranked by the vectors, not by their codes
+    torch.testing.assert_close(found.values, products, atol={32: 1e-3, 16: 0.1, 8: 1.5}[num_bits], rtol=0.01)
+    assert exact.values.mean() - products.mean() < 0.1 * exact.values.mean()
+    fewer = LabelIndex(rows, num_probes=10**6, num_bits=32, num_candidates=1)
+    assert fewer.recall(x, 5) < 1.0
+
+
+def test_few_labels_need_no_codes() -> None:
+    pytest.importorskip("faiss")
+    assert LabelIndex(made(600)[0]).num_candidates == 0
+    with pytest.raises(ValueError, match=r"num_candidates must be .* at least 0. Got -1"):
+        LabelIndex(made(600)[0], num_candidates=-1)
 
 
 def test_groups_with_too_few_labels_say_so() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 __all__ = [
     "common_seed",
     "gather_everywhere",
+    "group_device",
     "gather_parts",
     "gather_samples",
     "gather_rows",
@@ -83,7 +84,7 @@ def gather_samples(rows: Tensor) -> Tensor:
 
 def gather_everywhere(rows: Tensor) -> Tensor:
     """The rows [N, ...] of all processes, without gradients; without a process group the rows themselves."""
-    return _gather(rows.detach().to(_group_device()), None)[0].to(rows.device) if is_initialized() else rows
+    return _gather(rows.detach().to(group_device()), None)[0].to(rows.device) if is_initialized() else rows
 
 
 def gather_parts(part: Tensor, group: Any) -> Tensor:
@@ -170,8 +171,7 @@ def process_rank(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         return (dist.get_world_size(), dist.get_rank()) if is_initialized() else (1, 0)
     if num_replicas is None or rank is None or not 0 <= rank < num_replicas:
         raise ValueError(
-            "EpochSampler: rank must be in 0..num_replicas - 1, and both be given or neither. "
-            f"Got {rank=}, {num_replicas=}."
+            f"rank must be in 0..num_replicas - 1, and both be given or neither. Got {rank=}, {num_replicas=}."
         )
     return num_replicas, rank
 
@@ -180,10 +180,11 @@ def mean_over_processes(value: Tensor) -> Tensor:
     """The mean of all processes' values, without gradients; without a process group the value itself."""
     if not is_initialized():
         return value
-    total = value.detach().clone().to(_group_device())
+    total = value.detach().clone().to(group_device())
     dist.all_reduce(total)
     return (total / dist.get_world_size()).to(value.device)
 
 
-def _group_device() -> str:
+def group_device() -> str:
+    """Where tensors must be to travel between processes."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other

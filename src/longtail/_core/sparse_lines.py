@@ -43,9 +43,9 @@ class Sizes(NamedTuple):
 class Part(NamedTuple):
     """The content of some whole lines."""
 
-    labels: Indices
+    labels: Indices | Integers
     labels_per_line: Integers
-    columns: Indices
+    columns: Indices | Integers
     values: npt.NDArray[np.float32]
     columns_per_line: Integers
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from longtail._core.sparse_lines import LONGEST_INTEGER, Lines, Part, Sizes, parse_lines
 
-__all__ = ["make_csr", "parse_parts"]
+__all__ = ["BLOCK", "LARGEST_INDEX", "make_csr", "parse_header", "parse_parts"]
 
 BLOCK = 2**22
 """Bytes to read at a time."""
@@ -25,7 +25,8 @@ LARGEST_INDEX = 2**31 - 1
 """Features and labels are at most this many, so that an index fits into four bytes."""
 
 
-def _parse_header(path: Path, line: bytes) -> Sizes:
+def parse_header(path: Path, line: bytes) -> Sizes:
+    """The sizes that the first line of a file says."""
     words = line.split()
     if len(words) != 3 or not all(word.isdigit() and len(word) <= LONGEST_INTEGER for word in words):
         text = line[:60].strip().decode("ascii", "backslashreplace")
@@ -43,7 +44,7 @@ def parse_parts(path: Path, budget: int) -> Iterator[tuple[Sizes, Part]]:
     """What the first line says, and what some lines at a time after it have."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            sizes = _parse_header(path, file.readline(256))
+            sizes = parse_header(path, file.readline(256))
             num_lines, has_surplus = 0, False
             for content in _read_lines(cast(BinaryIO, file), budget // LINE_EXPANSION, path):
                 part = parse_lines(Lines(path, content, num_lines + 2), sizes)

@@ -1,6 +1,7 @@
 """Negative sampling: which labels to contrast with the true one, how to weight them, and the head that does it."""
 
 from longtail.negatives._sampling import KnownDistribution, Sampling
+from longtail.negatives.checkpoints import ShardedCheckpoints
 from longtail.negatives.clusters import Clusters
 from longtail.negatives.distributions import (
     Batch,
@@ -61,6 +62,7 @@ __all__ = [
     "TopK",
     "SampledLinear",
     "SampledLinearLoss",
+    "ShardedCheckpoints",
     "LabelIndex",
     "VectorFile",
     "save_vectors",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +16,11 @@ from longtail._core import collectives
 from longtail._core.checks import at_least
 from longtail._core.labels import NO_LABEL
 from longtail._core.numerics import loss_dtype, widen
-from longtail.negatives.distributions import Batch, Distribution, StreamingBatch, WithinBatch
+from longtail._core.random import mix_seed
+from longtail._core.shards import RowSharding, mark_rows
+from longtail.negatives.distributions import Batch, Distribution, Draw, StreamingBatch, WithinBatch
 from longtail.negatives.linear import (
+    Negatives,
     check_batch,
     check_sampling,
     check_scale,
@@ -35,6 +39,8 @@ __all__ = ["TopK", "SampledLinear"]
 
 SCORES_AT_ONCE = 2**22
 """How many scores ``SampledLinear.topk`` holds at a time."""
+ROWS_PER_SEED = 2**14
+"""Sharded class vectors that are drawn together, so that a start does not depend on the number of processes."""
 
 
 class TopK(NamedTuple):
@@ -63,8 +69,9 @@ class SampledLinear(nn.Module):
         loss: what to do with the logits of the positive and the negatives.
         scale: None: logits are inner products; a number: that many times the cosine.
         excludes_other_labels: where a sample has several labels, whether they are left out of its negatives.
-        is_sharded: whether each process of ``group`` holds C / R of the rows. Embeddings and labels then travel, and
-            the sums over negatives are reduced; all processes get the same loss, the mean over the samples of all.
+        is_sharded: whether each process of ``group`` holds C / R of the rows, as DTensor's ``Shard(0)`` deals them
+            out. Embeddings and labels travel, and sums over negatives are reduced; all processes get one loss,
+            the mean over the samples of all.
         group: the process group; default: all processes.
 
     The gradient of ``weight`` is row-sparse: it holds the rows of true labels and negatives. The optimizers of
@@ -72,8 +79,11 @@ class SampledLinear(nn.Module):
     Nothing in a step is O(C).
 
     There is no bias: append a 1 to the embeddings for one. Gradients of sharded rows are complete on their process:
-    keep the head out of ``DistributedDataParallel``. Gradients of embeddings are scaled so that averaging over
-    processes, which that does for the rest of the model, gives those of the mean loss.
+    keep the head out of ``DistributedDataParallel`` and ``fully_shard``. Gradients of embeddings are scaled so that
+    averaging over processes, which these do for the rest of the model, gives those of the mean loss. The
+    ``state_dict`` of a sharded head has ``weight`` as a DTensor [C, D]; ``load_state_dict`` takes one, or the whole
+    [C, D] of an unsharded head. Where sharded rows start depends on the seed of the first process alone, not on how
+    many there are.
 
     Use when:
         Labels are 10^4 or more, or the head/tail trade-off of negative sampling should be chosen.
@@ -126,18 +136,30 @@ class SampledLinear(nn.Module):
         self.is_sharded, self.group = is_sharded, group
         if is_sharded and not collectives.is_initialized():
             raise ValueError("SampledLinear: sharded rows need a process group; call init_process_group first.")
-        rank, size = collectives.world(group) if is_sharded else (0, 1)
-        if size > num_classes:
-            raise ValueError(
-                f"SampledLinear: there must be at least as many labels as processes. Got {num_classes} and {size}."
-            )
-        self.first_row, self.end_row = num_classes * rank // size, num_classes * (rank + 1) // size
+        self.first_row, self.end_row = self._sharding.own_rows() if is_sharded else (0, num_classes)
         self.weight = nn.Parameter(torch.empty(self.end_row - self.first_row, in_features))
+        if is_sharded:
+            mark_rows(self.weight, self._sharding)
+            self.register_state_dict_post_hook(_wrap_weight)  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_pre_hook(_unwrap_weight)  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_post_hook(_mark_weight)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new class vectors."""
-        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+        """Draw new class vectors; where they are sharded, every process must ask for it."""
+        deviation = self.in_features**-0.5
+        if not self.is_sharded:
+            nn.init.normal_(self.weight, std=deviation)
+            return
+        seed = collectives.common_seed(None, self.group, self.weight.device)
+        for block in range(self.first_row // ROWS_PER_SEED, -(-self.end_row // ROWS_PER_SEED)):
+            start = block * ROWS_PER_SEED
+            first, end = max(start, self.first_row), min(start + ROWS_PER_SEED, self.end_row)
+            generator = torch.Generator().manual_seed(mix_seed(seed, block))
+            drawn = torch.randn(ROWS_PER_SEED, self.in_features, generator=generator)
+            with torch.no_grad():
+                own = self.weight[first - self.first_row : end - self.first_row]
+                own.copy_(drawn[first - start : end - start].mul_(deviation))
 
     def forward(self, x: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The mean of ``losses``: a scalar, 0 if no sample has a label."""
@@ -210,6 +232,10 @@ class SampledLinear(nn.Module):
         sizes = f"in_features={self.in_features}, num_classes={self.num_classes}"
         return f"{sizes}, num_negatives={self.num_negatives}{rows}"
 
+    @property
+    def _sharding(self) -> RowSharding:
+        return RowSharding(self.num_classes, self.group)
+
     def _own_topk(self, x: Tensor, k: int) -> TopK:
         """The best of this process's rows, which may be fewer than k."""
         k = min(k, len(self.weight))
@@ -237,20 +263,20 @@ class SampledLinear(nn.Module):
             drawn = draw_negatives(
                 batch,
                 pairs,
-                self.distribution,
+                _OwnShare(self.distribution, self.first_row, self.end_row),
                 self.weighting,
                 self.num_negatives,
                 self.excludes_other_labels,
                 self.num_classes,
                 generator,
             )
-        positive, negative, is_own = self._own_logits_of(x, pairs.samples, pairs.labels, drawn.labels)
-        return self._reduce(positive, negative, drawn.log_weights.masked_fill(~is_own, -math.inf))
+        return self._reduce(*self._own_logits_of(x, pairs.samples, pairs.labels, drawn))
 
     def _own_logits_of(
-        self, x: Tensor, samples: Tensor | None, labels: Tensor, negatives: Tensor
+        self, x: Tensor, samples: Tensor | None, labels: Tensor, drawn: Negatives
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [P] of positives, [P, m] of negatives, 0 where another process has the row; and where not."""
+        """Logits [P] of positives, 0 where another process has the row; [P, m] of negatives, with log weights."""
+        negatives, weights = drawn
         is_own = (negatives >= self.first_row) & (negatives < self.end_row)
         own_pairs = torch.nonzero((labels >= self.first_row) & (labels < self.end_row)).flatten()
         wanted = torch.cat([labels[own_pairs], negatives[is_own]]) - self.first_row
@@ -259,16 +285,13 @@ class SampledLinear(nn.Module):
         of_samples = rows_at(x, samples)
         own_positive = (of_samples.index_select(0, own_pairs) * of_labels).sum(dim=1)
         positive = own_positive.new_zeros(len(labels)).index_copy(0, own_pairs, own_positive)
-        if negatives.ndim == 1:
-            own_negative = rows_at(F.linear(x, of_negatives), samples)
-            columns = torch.nonzero(is_own).flatten()
-            negative = own_negative.new_zeros(len(labels), len(negatives)).index_copy(1, columns, own_negative)
-        else:
-            pairs, _ = torch.nonzero(is_own, as_tuple=True)
-            own_negative = (of_samples.index_select(0, pairs) * of_negatives).sum(dim=1)
-            places = torch.nonzero(is_own.flatten()).flatten()
-            negative = own_negative.new_zeros(is_own.numel()).index_copy(0, places, own_negative).view_as(is_own)
-        return positive, negative, is_own
+        if negatives.ndim == 1:  # all of them are this process's
+            return positive, rows_at(F.linear(x, of_negatives), samples), weights
+        pairs, _ = torch.nonzero(is_own, as_tuple=True)
+        own_negative = (of_samples.index_select(0, pairs) * of_negatives).sum(dim=1)
+        places = torch.nonzero(is_own.flatten()).flatten()
+        negative = own_negative.new_zeros(is_own.numel()).index_copy(0, places, own_negative).view_as(is_own)
+        return positive, negative, weights.masked_fill(~is_own, -math.inf)
 
     def _reduce(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
         """[P] losses of all processes' samples from this process's logits."""
@@ -282,6 +305,38 @@ class SampledLinear(nn.Module):
             width = collectives.largest(target.shape[1], self.group, target.device)
             target = F.pad(target, (0, width - target.shape[1]), value=NO_LABEL)
         return collectives.gather_rows(target, self.group)
+
+
+class _OwnShare(NamedTuple):
+    """A distribution of which a process looks at its own labels alone, where all samples share the draws."""
+
+    distribution: Distribution
+    first_row: int
+    end_row: int
+
+    @property
+    def num_classes(self) -> int:
+        return self.distribution.num_classes
+
+    def draw(self, batch: Batch, num_negatives: int, generator: torch.Generator | None = None) -> Draw:
+        draw = self.distribution.draw(batch, num_negatives, generator)
+        if draw.labels.ndim == 2:
+            return draw
+        is_own = (draw.labels >= self.first_row) & (draw.labels < self.end_row)
+        return replace(draw, labels=draw.labels[is_own], log_probs=draw.log_probs[is_own])
+
+
+def _wrap_weight(head: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    state[f"{prefix}weight"] = head._sharding.wrap(state[f"{prefix}weight"])
+
+
+def _unwrap_weight(head: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    if (name := f"{prefix}weight") in state:
+        state[name] = head._sharding.unwrap(state[name])
+
+
+def _mark_weight(head: Any, keys: Any) -> None:
+    mark_rows(head.weight, head._sharding)  # it is another parameter if it was assigned
 
 
 def _refuse_class_vectors() -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from longtail._core.numerics import widen
+from longtail._core.shards import find_sharding
 
 __all__ = ["RowwiseAdagrad", "RowwiseAdam", "RowwiseSGD"]
 
@@ -40,14 +41,34 @@ class _RowwiseOptimizer(Optimizer):
                     _add(parameter, gradient.indices()[0], update.to(parameter.dtype), -1.0)
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all rows; where a head is sharded, as DTensors that are shared out as its rows are."""
+        state_dict = super().state_dict()
+        for index, parameter in self._numbered(state_dict):
+            sharding = find_sharding(parameter)
+            if sharding is not None and index in state_dict["state"]:
+                state = state_dict["state"][index]
+                state_dict["state"][index] = {name: sharding.wrap(value) for name, value in state.items()}
+        return state_dict
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a saved state, in the precision that it was saved in, whatever that of the parameters."""
-        super().load_state_dict(state_dict)
+        numbered = self._numbered(state_dict)
+        states = {index: dict(state) for index, state in state_dict["state"].items()}
+        for index, parameter in numbered:
+            sharding = find_sharding(parameter)
+            if sharding is not None and index in states:
+                states[index] = {name: sharding.unwrap(value) for name, value in states[index].items()}
+        super().load_state_dict({**state_dict, "state": states})
+        for index, parameter in numbered:
+            for name, value in states.get(index, {}).items():
+                self.state[parameter][name] = value.to(parameter.device, copy=True)
+
+    def _numbered(self, state_dict: dict[str, Any]) -> list[tuple[int, Tensor]]:
+        """The parameters with the numbers that a state has for them; as many as both have."""
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = chain.from_iterable(group["params"] for group in self.param_groups)
-        for index, parameter in zip(saved, own, strict=True):
-            for name, value in state_dict["state"].get(index, {}).items():
-                self.state[parameter][name] = value.to(parameter.device, copy=True)
+        return list(zip(saved, own, strict=False))  # torch says what is wrong where numbers differ
 
     def _coalesce(self, gradient: Tensor) -> Tensor:
         """The gradient with each row once."""

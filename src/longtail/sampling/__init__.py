@@ -9,6 +9,7 @@ from longtail.sampling.classes import (
     SquareRootSampler,
     TargetSampler,
 )
+from longtail.sampling.files import FileBatches, SparseBatch
 from longtail.sampling.held_out import SubsetSampler, hold_out_counts, hold_out_samples
 from longtail.sampling.hyper_gradients import (
     HeadRecord,
@@ -47,4 +48,6 @@ __all__ = [
     "hold_out_counts",
     "hold_out_samples",
     "UndersamplingSampler",
+    "FileBatches",
+    "SparseBatch",
 ]

@@ -11,11 +11,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import csr_array, vstack
 
 from longtail._core.labels import IntArray
 from longtail._core.memory import memory_budget
-from longtail._core.sparse_parts import make_csr, parse_parts
+from longtail._core.sparse_chunks import (
+    COLUMNS,
+    Chunk,
+    check_schema,
+    join_chunks,
+    make_chunk,
+    parse_columns,
+    select_rows,
+)
+from longtail._core.sparse_lines import Part
+from longtail._core.sparse_parts import parse_parts
 from longtail.estimators.extreme.data import LabelBatch, make_batch
 from longtail.estimators.extreme.features import FeatureScaling, are_counts, count_rows
 
@@ -29,15 +38,6 @@ __all__ = [
     "read_statistics",
     "take_first",
 ]
-
-
-class Chunk(NamedTuple):
-    """Some samples that follow each other in a file."""
-
-    features: Any
-    """[n, D] CSR of float32."""
-    labels: Any
-    """[n, C] CSR of bool."""
 
 
 class Stream(Protocol):
@@ -101,10 +101,10 @@ def take_first(stream: Stream, num_samples: int) -> Chunk:
     """The first samples of a stream that have labels, at most so many."""
     parts: list[Chunk] = []
     for chunk in stream.chunks():
-        parts.append(_select(chunk, np.flatnonzero(np.diff(chunk.labels.indptr))))
+        parts.append(select_rows(chunk, np.flatnonzero(np.diff(chunk.labels.indptr))))
         if sum(part.features.shape[0] for part in parts) >= num_samples:
             break
-    return _select(_join(parts), np.arange(num_samples))
+    return select_rows(join_chunks(parts), np.arange(num_samples))
 
 
 class StreamedSamples(NamedTuple):
@@ -136,15 +136,15 @@ class StreamedSamples(NamedTuple):
             labeled = np.flatnonzero(np.diff(chunk.labels.indptr))
             left_out = min(len(labeled), self.num_skipped - skipped)
             skipped += left_out
-            pool.append(_select(chunk, labeled[left_out:]))
+            pool.append(select_rows(chunk, labeled[left_out:]))
             held += len(labeled) - left_out
             if held >= self.buffer_size:
-                block = _shuffle(_join(pool), generator)
+                block = _shuffle(join_chunks(pool), generator)
                 half = held // 2
-                yield _select(block, np.arange(half))
-                pool, held = [_select(block, np.arange(half, held))], held - half
+                yield select_rows(block, np.arange(half))
+                pool, held = [select_rows(block, np.arange(half, held))], held - half
         if held:
-            yield _shuffle(_join(pool), generator)
+            yield _shuffle(join_chunks(pool), generator)
 
 
 class _TextStream(NamedTuple):
@@ -152,18 +152,11 @@ class _TextStream(NamedTuple):
 
     def chunks(self) -> Iterator[Chunk]:
         for sizes, part in parse_parts(self.path, memory_budget()):
-            ones = np.ones(len(part.labels), dtype=np.bool_)
-            yield Chunk(
-                make_csr(part.values, part.columns, part.columns_per_line, sizes.features),
-                make_csr(ones, part.labels, part.labels_per_line, sizes.labels),
-            )
+            yield make_chunk(part, sizes.features, sizes.labels)
 
 
 class _ParquetStream:
-    """Columns: labels and features, lists of whole numbers, and values, lists of numbers as long as features.
-
-    The numbers of features and labels are those of the largest in any file.
-    """
+    """Files of which the numbers of features and labels are those of the largest in any of them."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -172,63 +165,28 @@ class _ParquetStream:
     def chunks(self) -> Iterator[Chunk]:
         if self.sizes is None:
             self.sizes = self._find_sizes()
-        for columns in self._columns():
-            labels, features = columns["labels"], columns["features"]
-            values = np.asarray(columns["values"].flatten(), dtype=np.float32)
-            ones = np.ones(len(labels.flatten()), dtype=np.bool_)
-            yield Chunk(
-                make_csr(values, _numbers(features), _lengths(features), self.sizes[0]),
-                make_csr(ones, _numbers(labels), _lengths(labels), self.sizes[1]),
-            )
+        for part in self._parts():
+            yield make_chunk(part, *self.sizes)
 
     def _find_sizes(self) -> tuple[int, int]:
-        sizes = [0, 0]
-        for columns in self._columns():
-            for place, name in enumerate(("features", "labels")):
-                numbers = _numbers(columns[name])
-                if numbers.size and numbers.min() < 0:
-                    raise ValueError(f"{name} must be at least 0. Got {numbers.min()}.")
-                sizes[place] = max(sizes[place], int(numbers.max(initial=-1)) + 1)
-            if not np.array_equal(_lengths(columns["features"]), _lengths(columns["values"])):
-                raise ValueError("features and values must have one length in every row. Got others.")
-        return sizes[0], sizes[1]
+        num_features = num_labels = 0
+        for part in self._parts():
+            num_features = max(num_features, int(part.columns.max(initial=-1)) + 1)
+            num_labels = max(num_labels, int(part.labels.max(initial=-1)) + 1)
+        return num_features, num_labels
 
-    def _columns(self) -> Iterator[dict[str, Any]]:
+    def _parts(self) -> Iterator[Part]:
         from pyarrow import parquet
 
         for path in self.paths:
             with parquet.ParquetFile(path) as file:
-                missing = {"labels", "features", "values"} - set(file.schema_arrow.names)
-                if missing:
-                    raise ValueError(f"{path} must have columns labels, features and values. It lacks {missing}.")
-                for batch in file.iter_batches(ROWS_AT_ONCE, columns=["labels", "features", "values"]):
-                    columns = {name: batch.column(name) for name in ("labels", "features", "values")}
-                    if any(column.null_count for column in columns.values()):
-                        raise ValueError(f"{path} must have a list in every row, if an empty one. Got null.")
-                    yield columns
-
-
-def _numbers(column: Any) -> npt.NDArray[np.int64]:
-    return np.asarray(column.flatten(), dtype=np.int64)
-
-
-def _lengths(column: Any) -> npt.NDArray[np.int64]:
-    return np.asarray(column.value_lengths(), dtype=np.int64)
-
-
-def _select(chunk: Chunk, rows: npt.NDArray[Any]) -> Chunk:
-    rows = rows[: chunk.features.shape[0]]
-    return Chunk(chunk.features[rows], chunk.labels[rows])
-
-
-def _join(chunks: list[Chunk]) -> Chunk:
-    if len(chunks) == 1:
-        return chunks[0]
-    return Chunk(*(csr_array(vstack(parts, format="csr")) for parts in zip(*chunks, strict=True)))
+                check_schema(path, file.schema_arrow.names)
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=COLUMNS):
+                    yield parse_columns(path, batch)
 
 
 def _shuffle(chunk: Chunk, generator: torch.Generator) -> Chunk:
-    return _select(chunk, torch.randperm(chunk.features.shape[0], generator=generator).numpy())
+    return select_rows(chunk, torch.randperm(chunk.features.shape[0], generator=generator).numpy())
 
 
 def _add(total: IntArray, part: npt.NDArray[Any]) -> IntArray:
