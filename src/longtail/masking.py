@@ -19,7 +19,7 @@ from longtail._core.checks import at_least, can_look_at, check_indicator, check_
 from longtail._core.collectives import is_initialized
 from longtail._core.numerics import widen
 from longtail._core.random import epoch_seed
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 
 __all__ = [
     "positive_ratio",
@@ -52,6 +52,7 @@ def positive_ratio(prior: ClassPrior) -> Tensor:
     Reference:
         Duarte et al., "PLM: Partial label masking for imbalanced multi-label classification", section 2.
     """
+    check_prior(prior)
     positives = prior.counts.double()
     negatives = prior.num_samples - positives
     return torch.where((positives > 0) & (negatives > 0), positives / negatives, math.nan)

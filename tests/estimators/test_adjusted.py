@@ -378,3 +378,14 @@ class TestBadInput:
             LogitAdjustedClassifier().fit([[0.0]], None)
         with pytest.raises(ValueError, match="Unknown label type"):
             LogitAdjustedClassifier().fit(np.ones((3, 1)), [0.1, 0.2, 0.3])
+
+    def test_a_class_in_place_of_a_classifier(self):
+        with pytest.raises(TypeError, match=r"Got the class GaussianNB; use GaussianNB\(\)"):
+            LogitAdjustedClassifier(GaussianNB).fit([[0.0], [1.0]], [0, 1])
+
+    def test_a_target_by_label(self):
+        X, y = np.arange(12.0)[:, None], np.array(["b"] * 8 + ["a"] * 4)
+        model = LogitAdjustedClassifier(GaussianNB(), tau=1.0, target={"a": 0.25, "b": 0.75}).fit(X, y)
+        np.testing.assert_allclose(model.target_, [0.25, 0.75])
+        with pytest.raises(ValueError, match=r"a probability for each of the classes \['a', 'b'\]"):
+            LogitAdjustedClassifier(GaussianNB(), target={"a": 1.0}).fit(X, y)

@@ -88,3 +88,10 @@ def test_bad_input(options, error, message):
     X, y = overlapping([30, 20, 10])
     with pytest.raises(error, match=message):
         ConformalClassifier(**options).fit(X, y)
+
+
+def test_classes_that_are_in_every_set_are_counted():
+    X, y = overlapping([60, 60, 8])
+    with pytest.warns(UserWarning, match=r"1 of 3 classes have too few samples .* \(each needs 9\)"):
+        model = ConformalClassifier().fit(X, y)
+    assert model.predict_set(X)[:, 2].all()

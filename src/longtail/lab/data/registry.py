@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from longtail import datasets
 from longtail._core.bounds import Bounds
 from longtail._core.suggestions import check_options, look_up
+from longtail.datasets import PROFILES
 from longtail.lab.data.dataset import Dataset, long_tailed
 from longtail.lab.data.formats import arrays, image_annotations, image_files, sparse_text, text
 from longtail.lab.data.sets import (
@@ -70,18 +70,6 @@ SOURCES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
     }
 )
 """Name -> a function that loads the data set; a recipe's [data.options] are its arguments."""
-
-
-PROFILES: Mapping[str, datasets.Profile] = MappingProxyType(
-    {
-        "exponential": datasets.exponential_counts,
-        "step": datasets.step_counts,
-        "pareto": datasets.pareto_counts,
-        "coco_mlt": datasets.coco_mlt_counts,
-        "voc_mlt": datasets.voc_mlt_counts,
-    }
-)
-"""Name -> a function of the largest class count, the number of classes and the ratio, to counts."""
 
 
 def load_data(recipe: DataRecipe) -> Dataset:
