@@ -15,7 +15,7 @@ from torch import Tensor
 from longtail._core.labels import IntArray, column_sums, label_array, to_numpy
 from longtail._core.memory import check_memory
 
-__all__ = ["ClassPrior", "check_prior"]
+__all__ = ["ClassPrior"]
 
 FEWEST_GROUPED = 6
 """Fewer classes are shown by name: groups of one or two classes say less than the classes do."""

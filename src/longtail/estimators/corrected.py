@@ -167,7 +167,7 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         parameters = route_fit(self, base, sample_weight, fit_params)
         samples = read_samples(self, X, y, parameters.fit)
         self.class_prior_ = samples.prior()
-        self.target_ = target_probabilities(self.target, self.class_prior_, self.classes_)
+        self.target_ = target_probabilities(self.target, self.class_prior_, samples.classes)
         self.estimator_, self.seen_prior_ = _train(base, samples, self.trained_with)
         self.calibration_ = None if self.cv is None else self._calibrate(base, samples, parameters.split)
         self.classes_ = samples.classes

@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -122,20 +123,23 @@ def test_adjust_asks_what_scores_between_0_and_1_are(run, refuse, folder):
     call = ["adjust", folder / "probabilities.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npy"]
     refuse(*call, message="add --probabilities, or --logits if they are logits")
     assert not (folder / "out.npy").exists()
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        assert run(*call, "--logits").exit_code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = run(*call, "--logits")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("longtail: logits look like probabilities")
 
 
 def test_adjust_reads_counts_by_the_names_beside_them(run, refuse, folder):
     """As ``value_counts().to_csv()`` writes them: by falling count, not in the order of the scores."""
-    shared = ["adjust", folder / "logits.csv", "--output"]
+    shared = ["adjust", folder / "logits.csv", "--columns", "score_", "--output"]
     rows = {"class": "class,count", "kind": "kind,count"}
     for name, heading in rows.items():
         lines = [
             f"{label},{count}" for label, count in sorted(zip(NAMES, COUNTS, strict=True), key=lambda row: row[1])
         ]
         (folder / f"{name}.csv").write_text("\n".join([heading, *lines]))
-        done = run(*shared, folder / f"by_{name}.csv", "--counts", folder / f"{name}.csv", "--columns", "score_")
+        done = run(*shared, folder / f"by_{name}.csv", "--counts", folder / f"{name}.csv")
         assert done.exit_code == 0, done.stderr
     assert (folder / "by_kind.csv").read_text() == (folder / "by_class.csv").read_text()
     (folder / "two.csv").write_text("kind,sort,count\na,b,3\n")

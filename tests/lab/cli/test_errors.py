@@ -108,7 +108,7 @@ def test_a_damaged_run_is_named_by_report_and_embed(refuse, trained, tmp_path, n
         (["inspect", "a.csv", "--lable", "x"], "no such option: --lable (Possible options: --label)"),
         (["inspct", "a.csv"], "no such command 'inspct'. Did you mean 'inspect'"),
         (["inspect"], "missing argument 'FILE'. See"),
-        (["--verbose"], "no such option: --verbose. See"),
+        (["--nothing"], "no such option: --nothing. See"),
         (["train", "digits", "--seed", "-1"], "invalid value for '--seed'"),
         (["train", "digits", "--devices", "two"], "--devices must be a whole number or auto. Got 'two'"),
         (["train", "digits", "--set", "epochs=3"], "did you mean 'train.epochs'?"),
@@ -169,7 +169,8 @@ def test_a_fault_in_code_of_their_own_is_not_said_to_be_a_bug(refuse, tmp_path, 
 def test_data_that_a_method_is_not_for_are_named(refuse, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("d.npz", train_images=np.eye(3), train_labels=[0, 0, 2], test_images=np.eye(3), test_labels=[0, 1, 2])
-    np.savez("nan.npz", train_images=np.full((2, 2), np.nan), train_labels=[0, 1])
+    nothing = {"train_images": np.full((2, 2), np.nan), "train_labels": [0, 1]}
+    np.savez("nan.npz", **nothing, test_images=np.eye(2), test_labels=[0, 1])
     recipe = 'name = "r"\n[data]\nsource = "arrays"\noptions = {path = "%s"}\n[model]\nname = "linear"\n'
     (tmp_path / "r.toml").write_text(recipe % "d.npz")
     (tmp_path / "nan.toml").write_text(recipe % "nan.npz")
