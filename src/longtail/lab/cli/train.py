@@ -28,7 +28,9 @@ def train(
     settings: Settings = None,
     devices: Annotated[str, typer.Option(help="How many processes or GPUs, or auto.")] = "1",
     accelerator: Accelerator = "auto",
-    restart: Annotated[bool, typer.Option("--restart", help="Forget what the run folder holds.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what the run folder holds, and train anew.")
+    ] = False,
     timeout: Timeout = 1800.0,
     trust_code: TrustCode = False,
 ) -> None:

@@ -34,8 +34,10 @@ def adjust(
         ),
     ] = None,
     tau: Annotated[str, typer.Option(help="Strength: a number, or auto to choose it on the holdout.")] = "1.0",
-    holdout_scores: Annotated[str | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
-    holdout_labels: Annotated[str | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
+    holdout_scores: Annotated[str | None, typer.Option(help="Scores of samples not trained on: the holdout.")] = None,
+    holdout_labels: Annotated[
+        str | None, typer.Option(help="Labels of the holdout, unless --label is a column of it.")
+    ] = None,
     target_prior: Annotated[
         str, typer.Option(help="Class frequencies to predict for: uniform, train, estimate (from SCORES) or a file.")
     ] = "uniform",
