@@ -176,4 +176,4 @@ def test_data_that_a_method_is_not_for_are_named(refuse, tmp_path, monkeypatch):
     (tmp_path / "nan.toml").write_text(recipe % "nan.npz")
     refuse("train", "r.toml", "--method", "logit_adjusted", message="class '1' has no training samples; drop it")
     refuse("train", "nan.toml", message="train_images must be finite. Got NaN or an infinity in row 0")
-    refuse("train", "two_digits", "--method", "logit_adjusted", message="two_digits is multi-label")
+    refuse("train", "two_digits", "--method", "logit_adjusted", message="two digits is multi-label")

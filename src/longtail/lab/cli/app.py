@@ -10,7 +10,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -126,7 +126,14 @@ def _end_if_misused(error: Exception) -> None:
     raise typer.Exit(2) from None
 
 
-def _show_warning(message: Warning | str, *_: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     typer.echo(printable(f"longtail: {' '.join(str(message).split())}"), err=True)
 
 
