@@ -171,7 +171,7 @@ class TestChoiceOfTau:
     def test_adds_little_to_a_correction_that_was_made_already(self):
         X, y = blobs([1500, 200, 60])
         plain = LogitAdjustedClassifier(LogisticRegression()).fit(X, y)
-        with pytest.warns(UserWarning, match="LogisticRegression has class weights: a correction of the prior already"):
+        with pytest.warns(UserWarning, match="LogisticRegression has class weights: a correction"):
             corrected = LogitAdjustedClassifier(LogisticRegression(class_weight="balanced")).fit(X, y)
         assert corrected.tau_ < 0.5 * plain.tau_
 
@@ -326,7 +326,7 @@ class TestBadInput:
             ({"tau": -1.0}, "tau must be 'auto' or a finite number"),
             ({"tau": float("nan")}, "tau must be 'auto' or a finite number"),
             ({"tau": None}, "tau must be 'auto' or a finite number"),
-            ({"target": "test"}, "target must be 'uniform', 'train' or probabilities, as an array or by label. Got 'test'"),
+            ({"target": "test"}, "target must be 'uniform', 'train' or probabilities, .* Got 'test'"),
             ({"target": [0.5, 0.5, 0.0]}, "target must be 2 probabilities that sum to 1"),
             ({"target": [0.5, 0.2]}, "target must be 2 probabilities that sum to 1"),
             ({"target": [1.5, -0.5]}, "target must be 2 probabilities that sum to 1"),
