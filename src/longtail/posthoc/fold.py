@@ -122,12 +122,11 @@ def _check_is_last(model: nn.Module, name: str) -> None:
     sequence = model.get_submodule(parent) if name else None
     if not isinstance(sequence, nn.Sequential):
         return
-    after = (
-        [module for key, module in sequence.named_children() if int(key) > int(child)] if child.isdecimal() else []
-    )
+    children = dict(sequence.named_children())
+    after = list(children.values())[list(children).index(child) + 1 :]
     other = [type(module).__name__ for module in after if not isinstance(module, PASSES_LOGITS)]
     if other:
         raise ValueError(
-            f"fold_adjustment: the last layer must make the logits. Got {name!r}, whose outputs go through {other[0]}; "
-            "name the last one by layer."
+            f"fold_adjustment: the last layer must make the logits. Got {name!r}, whose outputs go through "
+            f"{other[0]}; name the last one by layer."
         )
