@@ -177,3 +177,17 @@ def test_data_that_a_method_is_not_for_are_named(refuse, tmp_path, monkeypatch):
     refuse("train", "r.toml", "--method", "logit_adjusted", message="class '1' has no training samples; drop it")
     refuse("train", "nan.toml", message="train_images must be finite. Got NaN or an infinity in row 0")
     refuse("train", "two_digits", "--method", "logit_adjusted", message="two digits is multi-label")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("semicolons.csv", "text;label\nhello;a\n", "columns must be separated by ','. Got ';' in the first row"),
+        ("latin.csv", "label\n\u00e4\n".encode("latin-1"), "save it as UTF-8"),
+        ("spaces.csv", "id, label\n1, a\n", "The name has spaces around it: ' label'."),
+        ("labels.json.gz", "{}", "the suffix must be one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .npy, .npz."),
+    ],
+)
+def test_a_table_of_another_kind_is_named_with_its_remedy(refuse, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    refuse("inspect", tmp_path / name, "--label", "label", message=message)
