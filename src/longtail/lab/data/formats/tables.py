@@ -392,9 +392,7 @@ def _check_all_are_scores(where: str, types: dict[str, pa.DataType], names: Sequ
     """A numeric id that is taken for a class would shift all classes: better ask."""
     whole = [name for name in names if not pa.types.is_floating(types[name])]
     if whole and len(whole) < len(names):
-        remedy = (
-            f"say --id {whole[0]} if it is an id" if whole[0] else "write the table without its index (index=False)"
-        )
+        remedy = f"say --id {whole[0]} if it is an id" if whole[0] else "write the table without its index"
         raise ValueError(
             f"{where}: column {whole[0]!r} has whole numbers, others have fractions, so it may be no score; "
             f"{remedy}, "
