@@ -127,13 +127,10 @@ def test_a_call_that_is_wrong_is_one_line_that_says_what_to_write(refuse, argume
 def test_a_warning_is_one_line(run, monkeypatch):
     import warnings
 
-    from longtail.lab.data import registry
-
     def warn(recipe):
         warnings.warn("a class\n is empty", UserWarning, stacklevel=1)
         raise FileNotFoundError("gone")
 
-    monkeypatch.setattr(registry, "load_data", warn)
     monkeypatch.setattr("longtail.lab.cli._labels.load_data", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -352,6 +352,8 @@ def _encoder(name: str, input_shape: Sequence[int], options: Mapping[str, Any]) 
     build = _imported(package, attribute)
     try:
         inspect.signature(build).bind(input_shape=tuple(input_shape), **options)
+    except ValueError:
+        pass  # of what has no signature
     except TypeError as error:
         raise ValueError(
             f"model {name!r} does not take input_shape and model.options {dict(options)}: {error}; set model.options."
@@ -410,7 +412,7 @@ def _embedding_size(name: str, encoder: nn.Module, input_shape: Sequence[int]) -
 
 def _look_up(table: Mapping[str, Callable[..., nn.Module]], name: str, kind: str) -> Callable[..., nn.Module]:
     if name not in table:
-        raise ValueError(f"there is no {kind} {name!r}; {suggest(name, table)}")
+        raise ValueError(f"there is no {kind} named {name!r}; {suggest(name, table)}")
     return table[name]
 
 
