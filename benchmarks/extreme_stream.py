@@ -24,7 +24,8 @@ from harness import RESULTS, environment, write_rows
 from scipy.sparse import csr_array
 
 from longtail import negatives
-from longtail.estimators import ExtremeClassifier, _extreme_training
+from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme import training
 from longtail.prior import ClassPrior
 
 NUM_FEATURES, NUM_LABELS, FEATURES_EACH, LABELS_EACH = 203_882, 13_330, 71, 5
@@ -78,16 +79,16 @@ def measure_steps() -> list[dict[str, Any]]:
     rows, first = [], None
     for name, settings in STEPS.items():
         times: list[float] = []
-        original = _extreme_training.Progress.step
+        original = training.Progress.step
 
         def step(progress: Any, losses: Any, times: list[float] = times, original: Any = original) -> None:
             times.append(time.process_time())
             original(progress, losses)
 
-        _extreme_training.Progress.step = step  # type: ignore[method-assign]
+        training.Progress.step = step  # type: ignore[method-assign]
         model = ExtremeClassifier(**settings, n_estimators=1, epochs=1, batch_size=BATCH, random_state=0)
         model.fit(features, labels)
-        _extreme_training.Progress.step = original  # type: ignore[method-assign]
+        training.Progress.step = original  # type: ignore[method-assign]
         seconds = float(np.median(np.diff(times)))
         first = seconds if first is None else first
         hours = seconds * NUM_SAMPLES / BATCH / 3600

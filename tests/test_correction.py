@@ -98,3 +98,8 @@ def test_every_method_but_these_corrects_the_prior():
 def test_a_strength_of_0_corrects_nothing():
     assert not METHODS["logit_adjusted"].plan(PRIOR, tau=0.0).corrects_prior
     assert METHODS["logit_adjusted"].plan(PRIOR, tau=0.1).corrects_prior
+
+
+def test_a_record_needs_a_prior_not_its_counts():
+    with pytest.raises(TypeError, match=r"prior must be a ClassPrior. Got list"):
+        Correction([90, 10], "cross_entropy")

@@ -202,7 +202,7 @@ def test_options_of_long_tails():
         ([0, -1], {}, "labels must be class indices .* Got -1"),
         ([0, 2, 2], {}, r"every class 0 \.\. 2 must have samples. Class 1 has none"),
         ([0.5, 1.0], {}, "labels must be integers"),
-        (["a", "b"], {}, "labels must be integers"),
+        (np.array(["a", 1], dtype=object), {}, "labels must be integers"),
         ([0, 1], {"ratio": 3}, "ratio must be at most num_max = 1"),
         ([0, 1], {"ratio": 0.5}, "ratio must be a finite number of at least 1"),
         ([0, 1], {"ratio": 1, "num_max": 0}, "num_max must be a whole number of at least 1"),
@@ -219,3 +219,18 @@ def test_labels_that_can_not_become_long_tailed_are_refused(labels, options, mes
 def test_inputs_and_labels_must_have_one_length():
     with pytest.raises(ValueError, match=r"X and y must have one length. Got 3 and 2"):
         datasets.make_long_tailed(scipy.sparse.csr_array((3, 4)), [0, 1])
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, lambda names: np.array(names, dtype=object)])
+def test_names_of_classes_count_in_sorted_order(kind):
+    names = kind(["b"] * 10 + ["a"] * 10)
+    _, kept = datasets.make_long_tailed(np.zeros(20), names, ratio=5)
+    assert (list(kept).count("a"), list(kept).count("b")) == (10, 2)
+
+
+def test_a_profile_may_be_named():
+    y = np.repeat(np.arange(4), 10)
+    named = datasets.long_tailed_indices(y, ratio=5, profile="step")
+    assert named.equal(datasets.long_tailed_indices(y, ratio=5, profile=datasets.step_counts))
+    with pytest.raises(ValueError, match="profile: there is no 'steps'; did you mean 'step'"):
+        datasets.long_tailed_indices(y, profile="steps")

@@ -262,3 +262,13 @@ def test_half_precision_tensors_are_counted(dtype):
     assert ClassPrior.from_counts(torch.tensor([2.0, 1.0]).to(dtype)).counts.tolist() == [2, 1]
     if dtype != torch.float8_e4m3fn:
         assert ClassPrior.from_indicator(indicator.to_sparse()) == expected
+
+
+def test_counts_by_name_must_be_in_the_order_of_the_classes():
+    """``value_counts`` sorts by frequency, which is not the order of the logits."""
+    counts = pd.Series(["b", "b", "a"]).value_counts()
+    with pytest.raises(ValueError, match=r"index is not sorted; use counts.sort_index\(\)"):
+        ClassPrior.from_counts(counts)
+    assert ClassPrior.from_counts(counts.sort_index()).counts.tolist() == [1, 2]
+    with pytest.raises(TypeError, match="Got a dict"):
+        ClassPrior.from_counts({"a": 1, "b": 2})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 
 __all__ = ["Correction", "read_correction", "record_correction", "refuse_second_correction"]
 
@@ -38,6 +38,9 @@ class Correction:
     """The strength, where the method has one."""
     is_corrected: bool = False
     """Whether class frequencies are taken out already, in training or afterwards."""
+
+    def __post_init__(self) -> None:
+        check_prior(self.prior)
 
     @property
     def cause(self) -> str:

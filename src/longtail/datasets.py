@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from longtail._core.checks import at_least
-from longtail._core.labels import label_array
+from longtail._core.labels import IntArray, label_array
+from longtail._core.suggestions import look_up
 
 __all__ = [
+    "PROFILES",
     "Profile",
     "make_long_tailed",
     "long_tailed_indices",
@@ -37,7 +40,7 @@ def make_long_tailed(
     y: Any,
     *,
     ratio: float = 100.0,
-    profile: Profile | None = None,
+    profile: Profile | str | None = None,
     num_max: int | None = None,
     shuffle_classes: bool = False,
     random_state: int = 0,
@@ -46,9 +49,10 @@ def make_long_tailed(
 
     Args:
         X: [N, ...] a NumPy array, tensor, SciPy sparse matrix, list, or pandas or polars frame.
-        y: [N] class indices 0 .. C - 1; an array, a tensor, a list or a series.
+        y: [N] class indices 0 .. C - 1, or names of classes, which are sorted; an array, tensor, list or series.
         ratio: imbalance, >= 1: the largest class count over the smallest.
-        profile: how counts fall from the first class to the last; default: ``exponential_counts``, as in CIFAR-10-LT.
+        profile: how counts fall from the first class to the last: a function, or its name, such as "step"; default:
+            ``exponential_counts``, as in CIFAR-10-LT.
         num_max: samples to keep of the most frequent class; default: as many as the rarest class has, which all
             classes can give.
         shuffle_classes: whether a class's place in the profile is drawn at random; else class 0 keeps most.
@@ -83,7 +87,7 @@ def long_tailed_indices(
     y: Any,
     *,
     ratio: float = 100.0,
-    profile: Profile | None = None,
+    profile: Profile | str | None = None,
     num_max: int | None = None,
     shuffle_classes: bool = False,
     random_state: int = 0,
@@ -91,9 +95,9 @@ def long_tailed_indices(
     """Indices of the samples that ``make_long_tailed`` keeps: for ``torch.utils.data.Subset``.
 
     Args:
-        y: [N] class indices, or a dataset that has them.
+        y: [N] class indices or names, or a dataset that has class indices.
         ratio: imbalance, >= 1.
-        profile: default: ``exponential_counts``.
+        profile: a function or its name in ``PROFILES``; default: ``exponential_counts``.
         num_max: samples to keep of the most frequent class; default: as many as the rarest class has.
         shuffle_classes: whether a class's place in the profile is drawn at random.
         random_state: chooses samples and, if shuffled, places.
@@ -104,7 +108,7 @@ def long_tailed_indices(
     >>> len(long_tailed_indices([0] * 10 + [1] * 10, ratio=5))
     12
     """
-    labels = label_array(y)
+    labels = _class_indices(y)
     if labels.size == 0 or labels.min() < 0:
         got = "no samples" if labels.size == 0 else f"{labels.min()}"
         raise ValueError(f"make_long_tailed: labels must be class indices 0 .. C - 1. Got {got}.")
@@ -115,10 +119,20 @@ def long_tailed_indices(
             f"Class {int(available.argmin())} has none; encode the labels first."
         )
     largest = int(available.min()) if num_max is None else at_least(num_max, 1, "num_max")
-    counts = list((profile or exponential_counts)(largest, len(available), ratio))
+    fall = look_up(PROFILES, profile, "profile") if isinstance(profile, str) else profile or exponential_counts
+    counts = list(fall(largest, len(available), ratio))
     if shuffle_classes:
         counts = shuffle_counts(counts, random_state)
     return subsample(labels, counts, random_state)
+
+
+def _class_indices(y: Any) -> IntArray:
+    """[N] class indices; names of classes count in sorted order."""
+    is_text = isinstance(y, list | tuple) and len(y) > 0 and isinstance(y[0], str)
+    names = np.asarray(y) if is_text or getattr(getattr(y, "dtype", None), "kind", "") in "OUT" else None
+    if names is None or names.ndim != 1 or not all(isinstance(name, str) for name in names.tolist()):
+        return label_array(y)
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def exponential_counts(num_max: int, num_classes: int, ratio: float) -> list[int]:
@@ -250,6 +264,18 @@ def voc_mlt_counts(num_max: int, num_classes: int, ratio: float) -> list[int]:
         Wu et al. (2020), "Distribution-balanced loss for multi-label classification in long-tailed datasets".
     """
     return _follow_counts(VOC_MLT, num_max, num_classes, ratio)
+
+
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {
+        "exponential": exponential_counts,
+        "step": step_counts,
+        "pareto": pareto_counts,
+        "coco_mlt": coco_mlt_counts,
+        "voc_mlt": voc_mlt_counts,
+    }
+)
+"""Name -> a function of the largest class count, the number of classes and the ratio, to counts."""
 
 
 def _follow_counts(published: Sequence[int], num_max: int, num_classes: int, ratio: float) -> list[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail._core.checks import check_tensor
 from longtail._core.numerics import CHUNK_ELEMENTS, row_chunks, squared_distances, widen
 from longtail.posthoc.nearest import class_means
 
@@ -325,6 +326,8 @@ def _class_rows(target: Tensor) -> Iterator[Tensor]:
 
 
 def _check_values(name: str, values: Tensor, target: Tensor) -> Tensor:
+    check_tensor(values, name)
+    check_tensor(target, "target")
     if values.ndim != 2 or not values.is_floating_point():
         raise ValueError(f"{name} must be floating-point [N, D]. Got {values.dtype} {tuple(values.shape)}.")
     if target.shape != values.shape[:1] or target.is_floating_point() or target.dtype == torch.bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,11 +65,13 @@ class ClassPrior:
         """Take the number of samples of each class as given.
 
         Args:
-            counts: [C] whole numbers, none negative, not all 0.
+            counts: [C] whole numbers, none negative, not all 0, in the order of the classes. A pandas series that is
+                sorted by frequency, as ``value_counts`` gives it, is refused: its order is another one.
 
         >>> ClassPrior.from_counts([5000, 500, 50]).imbalance
         100.0
         """
+        _check_order(counts)
         array = np.asarray(to_numpy(counts))
         if array.ndim != 1 or array.size == 0:
             raise ValueError(
@@ -272,6 +275,30 @@ class ClassPrior:
     def _three_groups(self, is_head: npt.NDArray[np.bool_], is_tail: npt.NDArray[np.bool_]) -> dict[str, Tensor]:
         masks = {"head": is_head, "torso": ~is_head & ~is_tail, "tail": is_tail}
         return {name: torch.from_numpy(np.flatnonzero(mask)) for name, mask in masks.items()}
+
+
+def check_prior(prior: Any) -> None:
+    """Raise unless it is a ``ClassPrior``, and not the labels or counts that one is made of."""
+    if not isinstance(prior, ClassPrior):
+        raise TypeError(
+            f"prior must be a ClassPrior. Got {type(prior).__name__}; make one with ClassPrior.from_labels, "
+            "from_counts or from_indicator."
+        )
+
+
+def _check_order(counts: Any) -> None:
+    """Raise for counts by name: their order need not be that of the classes."""
+    if isinstance(counts, Mapping):
+        raise TypeError(
+            f"ClassPrior: counts must be a vector in the order of the classes. Got a {type(counts).__name__}; "
+            "pass [counts[name] for name in classes]."
+        )
+    index = getattr(counts, "index", None)
+    if getattr(index, "is_monotonic_increasing", True) is False:
+        raise ValueError(
+            "ClassPrior: counts must be in the order of the classes. Got a series whose index is not sorted; "
+            "use counts.sort_index() if the classes are sorted by name or number."
+        )
 
 
 def _check_total(num_samples: float) -> None:

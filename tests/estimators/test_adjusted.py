@@ -171,7 +171,7 @@ class TestChoiceOfTau:
     def test_adds_little_to_a_correction_that_was_made_already(self):
         X, y = blobs([1500, 200, 60])
         plain = LogitAdjustedClassifier(LogisticRegression()).fit(X, y)
-        with pytest.warns(UserWarning, match="LogisticRegression has class weights, which correct the prior already"):
+        with pytest.warns(UserWarning, match="LogisticRegression has class weights: a correction"):
             corrected = LogitAdjustedClassifier(LogisticRegression(class_weight="balanced")).fit(X, y)
         assert corrected.tau_ < 0.5 * plain.tau_
 
@@ -326,7 +326,7 @@ class TestBadInput:
             ({"tau": -1.0}, "tau must be 'auto' or a finite number"),
             ({"tau": float("nan")}, "tau must be 'auto' or a finite number"),
             ({"tau": None}, "tau must be 'auto' or a finite number"),
-            ({"target": "test"}, "target must be 'uniform', 'train' or an array of probabilities. Got 'test'"),
+            ({"target": "test"}, "target must be 'uniform', 'train' or probabilities, .* Got 'test'"),
             ({"target": [0.5, 0.5, 0.0]}, "target must be 2 probabilities that sum to 1"),
             ({"target": [0.5, 0.2]}, "target must be 2 probabilities that sum to 1"),
             ({"target": [1.5, -0.5]}, "target must be 2 probabilities that sum to 1"),
@@ -378,3 +378,14 @@ class TestBadInput:
             LogitAdjustedClassifier().fit([[0.0]], None)
         with pytest.raises(ValueError, match="Unknown label type"):
             LogitAdjustedClassifier().fit(np.ones((3, 1)), [0.1, 0.2, 0.3])
+
+    def test_a_class_in_place_of_a_classifier(self):
+        with pytest.raises(TypeError, match=r"Got the class GaussianNB; use GaussianNB\(\)"):
+            LogitAdjustedClassifier(GaussianNB).fit([[0.0], [1.0]], [0, 1])
+
+    def test_a_target_by_label(self):
+        X, y = np.arange(12.0)[:, None], np.array(["b"] * 8 + ["a"] * 4)
+        model = LogitAdjustedClassifier(GaussianNB(), tau=1.0, target={"a": 0.25, "b": 0.75}).fit(X, y)
+        np.testing.assert_allclose(model.target_, [0.25, 0.75])
+        with pytest.raises(ValueError, match=r"a probability for each of the classes \['a', 'b'\]"):
+            LogitAdjustedClassifier(GaussianNB(), target={"a": 1.0}).fit(X, y)

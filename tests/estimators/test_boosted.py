@@ -144,7 +144,7 @@ def test_sample_weight_moves_the_prior():
 class TestNothingTwice:
     def test_weights_of_the_booster_warn(self):
         X, y = overlapping([90, 20])
-        with pytest.warns(UserWarning, match="class weights, which correct the prior already"):
+        with pytest.warns(UserWarning, match="class weights: a correction of the prior already"):
             MarginBoostedClassifier(make_lightgbm(3, scale_pos_weight=5.0)).fit(X, y)
 
     @pytest.mark.parametrize("around", [PriorCorrectedClassifier, LogitAdjustedClassifier])

@@ -219,7 +219,7 @@ class TestNothingTwice:
     )
     def test_adjusting_a_weighted_model_warns(self, estimator):
         X, y = overlapping([90, 10])
-        with pytest.warns(UserWarning, match="has class weights, which correct the prior already"):
+        with pytest.warns(UserWarning, match="has class weights: a correction of the prior already"):
             LogitAdjustedClassifier(estimator, tau=1.0).fit(X, y)
 
     def test_adjusting_a_pipeline_that_resamples_warns(self):

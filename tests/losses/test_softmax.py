@@ -435,3 +435,24 @@ def test_a_distribution_over_labels_that_are_nobodys_negative(loop_margin_loss, 
     linear = longtail.linear_margin_cross_entropy(logits, torch.eye(4).double(), target, delta)
     torch.testing.assert_close(linear, wanted)
     assert torch.autograd.gradcheck(lambda f: longtail.margin_cross_entropy(f, target, delta), logits)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: losses.MarginCrossEntropy(PRIOR), r"margins must be Margins.* Got ClassPrior"),
+        (
+            lambda: losses.margin_cross_entropy(torch.zeros(2, C).numpy(), torch.tensor([0, 1])),
+            "logits must be a tensor",
+        ),
+        (lambda: losses.margin_cross_entropy(torch.zeros(2, C), [0, 1]), "target must be a tensor. Got list"),
+    ],
+)
+def test_what_is_no_tensor_or_no_margins_is_named(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_class_weights_may_be_a_list():
+    weighted = losses.MarginCrossEntropy(class_weights=ALPHA.tolist())
+    assert weighted.class_weights.tolist() == pytest.approx(ALPHA.tolist())

@@ -290,3 +290,10 @@ def test_scaled_margins_are_refused_where_they_have_no_meaning():
             call()
     with pytest.raises(ValueError, match="must be a shift of the logits"):
         margin_prior(PRIOR, scaled)
+
+
+@pytest.mark.parametrize("made_of", [[3, 4], torch.tensor([0, 1]), None])
+def test_what_a_prior_is_made_of_is_no_prior(made_of):
+    for make in (margins.logit_adjusted, margins.adaptive, margins.equalized):
+        with pytest.raises(TypeError, match=r"prior must be a ClassPrior. Got \w+; make one with"):
+            make(made_of)

@@ -111,7 +111,7 @@ def test_what_is_no_plan_is_refused():
 
 def test_a_plan_of_several_phases_has_no_single_loss():
     phase = Phase(MarginCrossEntropy(), share=0.5)
-    with pytest.raises(ValueError, match="Got 2 phases"):
+    with pytest.raises(ValueError, match=r"Got 2; each of plan\.phases"):
         Plan((phase, phase)).loss  # noqa: B018
 
 
@@ -122,3 +122,12 @@ def test_a_method_that_needs_a_head_brings_it(tmp_path):
     for setting in ("model.options.head=linear", "model.options.head_options.scale=30.0"):
         with pytest.raises(ValueError, match="cosine_contrastive brings the head that it needs"):
             train(with_settings(recipe, [setting]), tmp_path / "other", show_progress=False)
+
+
+def test_other_names_of_methods_lead_to_them():
+    from longtail.methods.table import METHODS, OTHER_NAMES
+
+    assert set(OTHER_NAMES.values()) <= set(METHODS)
+    assert not set(OTHER_NAMES) & set(METHODS)
+    with pytest.raises(ValueError, match="no method 'BALMS'; here it is called 'balanced_meta_softmax'"):
+        get_method("BALMS")

@@ -131,3 +131,11 @@ class TestAdjustLogits:
     def test_bad_input(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             adjust_logits(*arguments)
+
+
+def test_probabilities_in_place_of_logits_are_noticed(random_logits):
+    logits = random_logits(5)
+    for probabilities in (logits.softmax(dim=1), logits.softmax(dim=1).numpy()):
+        with pytest.warns(UserWarning, match="logits look like probabilities"):
+            adjust_logits(probabilities, PRIOR)
+    adjust_logits(logits.softmax(dim=1).log(), PRIOR)

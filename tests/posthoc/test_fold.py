@@ -63,3 +63,9 @@ def test_a_layer_that_is_not_clear_must_be_named(one_line):
         fold_adjustment(make_model(), PRIOR, layer="0")
     x = torch.randn(2, 3)
     torch.testing.assert_close(fold_adjustment(two, PRIOR, layer="1")(x), adjust_logits(two(x), PRIOR))
+
+
+def test_a_layer_whose_outputs_are_no_logits_is_refused():
+    with pytest.raises(ValueError, match=r"the last layer must make the logits. Got '0', whose .* ReLU"):
+        fold_adjustment(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), ClassPrior.from_counts([9, 1]))
+    fold_adjustment(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=1)), ClassPrior.from_counts([9, 1]))

@@ -129,3 +129,10 @@ def test_a_threshold_of_nan_is_refused():
     with pytest.raises(ValueError, match=r"thresholds must be numbers\. Got NaN for class 1"):
         apply_thresholds(torch.zeros(2, 3), torch.tensor([0.5, math.nan, 0.5]))
     assert not apply_thresholds(torch.zeros(2, 1), math.inf).any()
+
+
+def test_labels_may_be_sparse():
+    import scipy.sparse
+
+    scores, target = torch.tensor([[0.9], [0.4], [0.1]]), np.array([[1], [1], [0]])
+    assert f1_thresholds(scores, scipy.sparse.csr_array(target)).values.equal(f1_thresholds(scores, target).values)

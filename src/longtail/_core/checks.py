@@ -14,6 +14,7 @@ from torch import Tensor
 __all__ = [
     "as_tensor",
     "one_hot",
+    "check_tensor",
     "check_logits",
     "check_target_length",
     "check_class_range",
@@ -32,6 +33,11 @@ def as_tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     array = np.ascontiguousarray(values)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"expected numbers. Got an array of {array.dtype}; encode names as class indices first, for example with "
+            "sklearn.preprocessing.LabelEncoder."
+        )
     # A tensor may not share the memory of a read-only array.
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
@@ -44,8 +50,15 @@ def one_hot(target: Tensor, like: Tensor, foreground: Tensor | None) -> Tensor:
     return encoded if foreground is None else encoded * foreground[:, None]
 
 
+def check_tensor(values: Any, name: str) -> None:
+    """Raise unless it is a tensor, as what has gradients, and what metrics take, must be."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor. Got {type(values).__name__}; torch.as_tensor makes one.")
+
+
 def check_logits(logits: Tensor) -> None:
     """Raise unless the logits are floating-point [N, C]."""
+    check_tensor(logits, "logits")
     if logits.ndim != 2 or not logits.is_floating_point():
         raise ValueError(f"logits must be floating-point [N, C]. Got {logits.dtype} {tuple(logits.shape)}.")
 

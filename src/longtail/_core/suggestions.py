@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check_option_types", "check_options", "look_up", "suggest"]
+__all__ = ["WANTED", "check_option_types", "check_options", "look_up", "suggest"]
 
 Row = TypeVar("Row")
 

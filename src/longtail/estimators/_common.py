@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -49,18 +50,25 @@ def copy_base_tags(tags: Tags, base: Any) -> Tags:
 
 
 def check_is_classifier(base: Any) -> None:
+    if isinstance(base, type):
+        raise TypeError(f"estimator must be a classifier. Got the class {base.__name__}; use {base.__name__}().")
     if not (hasattr(base, "predict_proba") or hasattr(base, "decision_function")):
         raise TypeError(
             f"estimator must be a classifier with predict_proba or decision_function. Got {type(base).__name__}."
         )
 
 
-def target_probabilities(target: Any, prior: FloatArray) -> FloatArray:
-    """[C] what ``target`` says: "uniform", "train", or probabilities in the order of the classes."""
+def target_probabilities(target: Any, prior: FloatArray, classes: Array) -> FloatArray:
+    """[C] what ``target`` says: "uniform", "train", or probabilities, by label or in the order of the classes."""
     if is_text(target, "uniform"):
         return np.full_like(prior, 1 / len(prior))
     if is_text(target, "train"):
         return prior
+    if isinstance(target, Mapping):
+        labels = classes.tolist()
+        if set(target) != set(labels):
+            raise ValueError(f"target must have a probability for each of the classes {labels}. Got {target!r}.")
+        target = [target[label] for label in labels]
     probabilities = np.asarray(target, dtype=np.float64)
     is_valid = (
         probabilities.shape == prior.shape and (probabilities >= 0).all() and np.isclose(probabilities.sum(), 1)

@@ -35,8 +35,8 @@ def warn_if_weighted(model: Any, base: Any, classes: Array, prior: FloatArray) -
         return
     done = "class weights" if sampler is None else f"{type(sampler).__name__} in its pipeline"
     warnings.warn(
-        f"{type(model).__name__}: {type(base).__name__} has {done}, which correct the prior already. Adjusting it by "
-        "the prior of y corrects twice; leave them out, or use PriorCorrectedClassifier.",
+        f"{type(model).__name__}: {type(base).__name__} has {done}: a correction of the prior already. Adjusting it "
+        "by the prior of y corrects twice; train without, or use PriorCorrectedClassifier.",
         UserWarning,
         stacklevel=3,
     )
@@ -111,4 +111,5 @@ def _last_model(base: Any) -> Any:
 
 
 def _shallow_parameters(model: Any) -> dict[str, Any]:
-    return dict(model.get_params(deep=False)) if hasattr(model, "get_params") else {}
+    has_parameters = hasattr(model, "get_params") and not isinstance(model, type)
+    return dict(model.get_params(deep=False)) if has_parameters else {}

@@ -86,7 +86,7 @@ FOLDS = Constraint("at least 2 folds", lambda value: not isinstance(value, Integ
 """For ``cv``: a number of folds, None, or splits of any kind."""
 WHOLE = Constraint("a whole number of at least 1", _is_whole)
 TARGET = Constraint(
-    "'uniform', 'train' or an array of probabilities",
+    "'uniform', 'train' or probabilities, as an array or by label",
     lambda value: not isinstance(value, str) or value in ("uniform", "train"),
 )
 """For ``target``, the prior to predict for."""

@@ -62,8 +62,8 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
             a class with a single sample is always trained on and never held out, so it has no say about tau. Other
             splits must leave every class some samples to train on.
         target: the prior to predict for: "uniform", which is optimal for the balanced error; "train", which changes
-            nothing but gives probabilities to a classifier that has none; or [C] probabilities in the order of
-            ``classes_``.
+            nothing but gives probabilities to a classifier that has none; or probabilities: a dict by label, or
+            [C] in the order of ``classes_``.
         objective: what "auto" minimizes; see ``longtail.posthoc``.
         n_jobs: how many folds to fit at a time; None is 1.
 
@@ -158,7 +158,7 @@ class LogitAdjustedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         samples = read_samples(self, X, y, parameters.fit)
         self.classes_ = samples.classes
         self.class_prior_ = samples.prior()
-        self.target_ = target_probabilities(self.target, self.class_prior_)
+        self.target_ = target_probabilities(self.target, self.class_prior_, self.classes_)
         warn_if_weighted(self, base, self.classes_, self.class_prior_)
         self.estimator_ = fit_classifier(base, samples)
         copy_feature_attributes(self)

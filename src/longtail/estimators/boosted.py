@@ -144,7 +144,7 @@ class MarginBoostedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         probabilities: FloatArray = softmax(self._scores(X), axis=1)
         if self.target is None or self.seen_prior_ is None:
             return probabilities
-        target = target_probabilities(self.target, self.class_prior_)
+        target = target_probabilities(self.target, self.class_prior_, self.classes_)
         return np.asarray(correct_probabilities(probabilities, self.seen_prior_, target))
 
     def get_metadata_routing(self) -> MetadataRouter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -126,6 +128,7 @@ class ConformalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
         scores = self._scores(held_out.X)
         found = self.thresholds(scores, torch.from_numpy(held_out.codes), float(self.alpha))
         self.thresholds_ = found.double().numpy()
+        self._warn_of_full_sets()
         copy_feature_attributes(self)
         return self
 
@@ -162,6 +165,17 @@ class ConformalClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
             return samples, samples
         train, held_out = stratified_splits(max(2, round(1 / self.calibration_size)), samples.codes)[0]
         return samples.part(train), samples.part(held_out)
+
+    def _warn_of_full_sets(self) -> None:
+        num_full = int(np.isposinf(self.thresholds_).sum())
+        if num_full:
+            warnings.warn(
+                f"ConformalClassifier: {num_full} of {len(self.classes_)} classes have too few samples to calibrate "
+                f"alpha = {self.alpha:g} with (each needs {math.ceil(1 / self.alpha - 1 - 1e-9)}), and are in every "
+                "set; calibrate with more samples, raise alpha, or pass thresholds=clustered_thresholds.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _scores(self, X: Any) -> Tensor:
         probabilities = read_probabilities(self.estimator_, X, len(self.classes_))

@@ -77,8 +77,8 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             - ``ClassPrior.from_counts(...)``: the counts that it sees, in the order of ``classes_``; for whatever
               resamples on its own.
             - ``Margins`` of a logit-adjusted loss, in the order of ``classes_``.
-        target: the prior that the probabilities are for: "train", that of y; "uniform"; or [C] probabilities in the
-            order of ``classes_``.
+        target: the prior that the probabilities are for: "train", that of y; "uniform"; or probabilities: a dict by
+            label, or [C] in the order of ``classes_``.
         cv: None trusts the formula. A number of folds, a splitter or splits fit a temperature and a bias per class to
             held-out probabilities (``longtail.posthoc.bias_corrected_temperature``), for models whose confidence is
             wrong besides, as that of boosted trees and of whatever was trained on repeated or made-up samples. Of a
@@ -167,7 +167,7 @@ class PriorCorrectedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         parameters = route_fit(self, base, sample_weight, fit_params)
         samples = read_samples(self, X, y, parameters.fit)
         self.class_prior_ = samples.prior()
-        self.target_ = target_probabilities(self.target, self.class_prior_)
+        self.target_ = target_probabilities(self.target, self.class_prior_, samples.classes)
         self.estimator_, self.seen_prior_ = _train(base, samples, self.trained_with)
         self.calibration_ = None if self.cv is None else self._calibrate(base, samples, parameters.split)
         self.classes_ = samples.classes

@@ -195,10 +195,20 @@ class _LabelData(NamedTuple):
         return list(check_cv(cv).split(self.X, self.y, **parameters))
 
 
+def _as_array(y: Any) -> Array:
+    try:
+        return np.asarray(y)
+    except ValueError:
+        raise ValueError(
+            "y must be [N, C] of 0 and 1. Got lists of different lengths; sklearn.preprocessing.MultiLabelBinarizer "
+            "makes a matrix of lists of labels."
+        ) from None
+
+
 def _read_data(X: Any, y: Any, parameters: dict[str, Any]) -> _LabelData:
     if y is None:
         raise ValueError("ThresholdedClassifier requires y to be passed, but the target y is None.")
-    y = y if hasattr(y, "tocsr") or hasattr(y, "iloc") else np.asarray(y)
+    y = y if hasattr(y, "tocsr") or hasattr(y, "iloc") else _as_array(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
     X, y = indexable(X, y)

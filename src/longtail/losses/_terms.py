@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longtail._core.checks import can_look_at, check_class_range, check_logits
+from longtail._core.checks import can_look_at, check_class_range, check_logits, check_tensor
 from longtail._core.numerics import gap_of_loss, leading_gap, loss_of_gap
 from longtail.losses._kernels import is_transformed, margin_factors, shift_target
 from longtail.margins import Margins
@@ -43,6 +43,11 @@ class MarginLoss(nn.Module):
 
     def __init__(self, margins: Margins | None, class_weights: Tensor | None) -> None:
         super().__init__()
+        if margins is not None and not isinstance(margins, Margins):
+            raise TypeError(
+                f"margins must be Margins, such as longtail.margins.logit_adjusted(prior). "
+                f"Got {type(margins).__name__}."
+            )
         if margins is not None and margins.scale is None and not (margins.positive.any() or margins.negative.any()):
             margins = None
         register_constant(self, "positive", None if margins is None else margins.positive)
@@ -60,7 +65,9 @@ class MarginLoss(nn.Module):
 
 def register_constant(module: nn.Module, name: str, values: Tensor | None) -> None:
     """A buffer of the default dtype, apart from the caller's tensor; None is one that is left out."""
-    module.register_buffer(name, None if values is None else values.to(torch.get_default_dtype(), copy=True))
+    if values is not None:
+        values = torch.as_tensor(values).to(torch.get_default_dtype(), copy=True)
+    module.register_buffer(name, values)
 
 
 def _target_shift(margins: Margins) -> Tensor:
@@ -261,6 +268,7 @@ def check_class_terms(num_classes: int, negative: Tensor | None, class_weights: 
 def check_shapes(logits: Tensor, target: Tensor, terms: Terms) -> None:
     """Raise unless logits, target, margins and class weights fit each other."""
     check_logits(logits)
+    check_tensor(target, "target")
     num_classes = logits.shape[1]
     wanted = logits.shape if target.is_floating_point() else logits.shape[:1]
     if target.shape != wanted:

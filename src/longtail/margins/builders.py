@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
 from longtail.margins.algebra import Margins
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 
 __all__ = [
     "BUILDERS",
@@ -84,7 +85,7 @@ def logit_adjusted(prior: ClassPrior, tau: float = 1.0) -> Margins:
         Menon et al., "Long-tail learning via logit adjustment", eq. (10). Ren et al., "Balanced Meta-Softmax",
         supplement eq. (10), is the case tau = 1.
     """
-    adjustment = _finite(tau, "logit_adjusted: tau") * prior.log_probs
+    adjustment = _finite(tau, "logit_adjusted: tau") * _log_probs(prior)
     return Margins(-adjustment, adjustment)
 
 
@@ -152,7 +153,7 @@ def adaptive(prior: ClassPrior, scale: float = 1.0) -> Margins:
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (5) and (11); Cao et al. (2019).
     """
-    positive = _finite(scale, "adaptive: scale") * torch.exp(-0.25 * prior.log_probs)
+    positive = _finite(scale, "adaptive: scale") * torch.exp(-0.25 * _log_probs(prior))
     return Margins(positive, torch.zeros_like(positive))
 
 
@@ -180,7 +181,7 @@ def max_scaled_adaptive(prior: ClassPrior, largest: float = 0.5, logit_scale: fl
     Reference:
         Cao et al. (2019), "Learning imbalanced datasets with label-distribution-aware margin loss", section 3.
     """
-    log_probs = prior.log_probs
+    log_probs = _log_probs(prior)
     largest_margin = _finite(largest, "max_scaled_adaptive: largest") * _finite(logit_scale, "logit_scale")
     positive = largest_margin * torch.exp(-0.25 * (log_probs - log_probs.min()))
     return Margins(positive, torch.zeros_like(positive))
@@ -210,7 +211,7 @@ def equalized(prior: ClassPrior, tau: float = 1.0) -> Margins:
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", eq. (6) and (11); Tan et al. (2020).
     """
-    negative = _finite(tau, "equalized: tau") * prior.log_probs
+    negative = _finite(tau, "equalized: tau") * _log_probs(prior)
     return Margins(torch.zeros_like(negative), negative)
 
 
@@ -287,7 +288,7 @@ def two_temperature(prior: ClassPrior, positive_tau: float = 1.0, negative_tau: 
     Reference:
         Menon et al., "Long-tail learning via logit adjustment", section 5.2.
     """
-    log_probs = prior.log_probs
+    log_probs = _log_probs(prior)
     return Margins(
         -_finite(positive_tau, "two_temperature: positive_tau") * log_probs,
         _finite(negative_tau, "two_temperature: negative_tau") * log_probs,
@@ -351,7 +352,7 @@ def vector_scaling(prior: ClassPrior, tau: float = 1.0, gamma: float = 0.15) -> 
     """
     if gamma < 0:
         raise ValueError(f"vector_scaling: gamma must be a finite number of at least 0. Got {gamma}.")
-    log_probs = prior.log_probs
+    log_probs = _log_probs(prior)
     scale = torch.exp(_finite(gamma, "vector_scaling: gamma") * (log_probs - log_probs.max()))
     additive = logit_adjusted(prior, _finite(tau, "vector_scaling: tau"))
     return Margins(additive.positive, additive.negative, scale)
@@ -399,6 +400,12 @@ BUILDERS: Mapping[str, Callable[..., Margins]] = MappingProxyType(
     }
 )
 """Every margin by its name: prior, **options -> margins."""
+
+
+def _log_probs(prior: ClassPrior) -> Tensor:
+    """[C] log pi, of what must be a prior."""
+    check_prior(prior)
+    return prior.log_probs
 
 
 def _finite(value: float, name: str) -> float:

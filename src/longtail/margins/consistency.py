@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longtail.margins.algebra import Margins
 from longtail.margins.builders import none
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 
 __all__ = ["is_consistent"]
 
@@ -50,6 +50,7 @@ def is_consistent(
         Menon et al., "Long-tail learning via logit adjustment", Theorem 1 and Lemma 2.
     """
     margins = none(prior) if margins is None else margins
+    check_prior(prior)
     log_probs = prior.log_probs
     log_weights = torch.zeros_like(log_probs) if weights is None else weights.double().log()
     if not len(log_probs) == margins.num_classes == len(log_weights):

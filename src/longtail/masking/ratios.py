@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longtail._core.checks import at_least, can_look_at, check_indicator, check_value_range
 from longtail._core.numerics import widen
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 
 __all__ = [
     "adapt_ratio",
@@ -41,6 +41,7 @@ def positive_ratio(prior: ClassPrior) -> Tensor:
     Reference:
         Duarte et al., "PLM: Partial label masking for imbalanced multi-label classification", section 2.
     """
+    check_prior(prior)
     positives = prior.counts.double()
     negatives = prior.num_samples - positives
     return torch.where((positives > 0) & (negatives > 0), positives / negatives, math.nan)

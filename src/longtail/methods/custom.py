@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -18,6 +20,9 @@ from longtail.methods.plan import Phase, Plan
 from longtail.prior import ClassPrior
 
 __all__ = ["is_reference", "load_method", "make_method"]
+
+
+T = TypeVar("T")
 
 
 def is_reference(name: str) -> bool:
@@ -43,21 +48,50 @@ def make_method(name: str, build: Callable[..., Plan | nn.Module]) -> Method:
 
     @functools.wraps(build)
     def plan(prior: ClassPrior, **options: Any) -> Plan:
-        made = build(prior, **options)
+        made = run_own_code(f"method {name!r}", lambda: build(prior, **options))
         if isinstance(made, nn.Module):
             return Plan((Phase(made),))
         if not isinstance(made, Plan):
             raise TypeError(f"{name} must return a Plan or a loss module. Got {type(made).__name__}.")
         return made
 
+    required = [
+        parameter.name
+        for parameter in list(inspect.signature(build).parameters.values())[1:]
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if required:
+        raise ValueError(
+            f"method {name!r}: every argument after the prior needs a default. {required[0]!r} has none."
+        )
     return Method(name, "custom", build, plan, accepts_multilabel=True)
+
+
+class OwnCodeError(ValueError):
+    """Code that is not the library's has failed."""
+
+
+def run_own_code(what: str, call: Callable[[], T]) -> T:
+    """Call someone's own code; what looks like a fault of the library's is said to be that code's."""
+    try:
+        return call()
+    except (NameError, AttributeError, AssertionError, SyntaxError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if len(frames) > 1 else ""
+        line = "" if isinstance(error, SyntaxError) else line  # says it itself
+        raise OwnCodeError(f"{what} failed: {type(error).__name__}: {error}{line}.") from error
 
 
 def load_method(reference: str) -> Method:
     """The method at ``module:function`` or ``file.py:function``. This runs the code of that module."""
     place, _, function = reference.rpartition(":")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = run_own_code(
+            f"method {reference!r}",
+            lambda: _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place),
+        )
+    except OwnCodeError:
+        raise
     except (ImportError, OSError, ValueError) as error:
         raise ValueError(
             f"method {reference!r} must be module:function or file.py:function. Got: {error}."

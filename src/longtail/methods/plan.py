@@ -151,7 +151,10 @@ class Plan:
     def loss(self) -> nn.Module:
         """The loss of a plan with one phase."""
         if len(self.phases) != 1:
-            raise ValueError(f"Plan: there is one loss only where there is one phase. Got {len(self.phases)} phases.")
+            raise ValueError(
+                f"Plan: there is one loss only where there is one phase. Got {len(self.phases)}; each of plan.phases "
+                "has its own loss, sampler and share of the epochs."
+            )
         return self.phases[0].loss
 
     @property

@@ -34,8 +34,54 @@ def get_method(name: str) -> Method:
         return load_method(name)
     key = name.replace("-", "_")
     if key not in METHODS:
-        raise ValueError(f"there is no method {name!r}; {suggest(key, METHODS)}")
+        other = OTHER_NAMES.get(key.lower())
+        raise ValueError(
+            f"there is no method {name!r}; "
+            + (suggest(key, METHODS) if other is None else f"here it is called {other!r}.")
+        )
     return METHODS[key]
+
+
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "asl": "asymmetric",
+        "asymmetric_loss": "asymmetric",
+        "balanced_softmax": "logit_adjusted",
+        "balms": "balanced_meta_softmax",
+        "bce": "binary_cross_entropy",
+        "bsce": "logit_adjusted",
+        "cb": "class_balanced",
+        "cb_focal": "class_balanced_focal",
+        "cb_loss": "class_balanced",
+        "cdt": "class_temperatures",
+        "ce": "cross_entropy",
+        "class_weights": "balanced_loss",
+        "crt": "classifier_retraining",
+        "db_loss": "distribution_balanced",
+        "drs": "deferred_resampling",
+        "drw": "adaptive_deferred",
+        "eql": "threshold_equalized",
+        "equalization_loss": "threshold_equalized",
+        "erm": "cross_entropy",
+        "focal_loss": "focal",
+        "la": "logit_adjusted",
+        "ldam": "max_scaled_adaptive",
+        "logit_adjustment": "logit_adjusted",
+        "lws": "learned_weight_scaling",
+        "oversampling": "class_balanced_sampling",
+        "plm": "partial_label_masking",
+        "post_hoc": "posthoc_adjusted",
+        "sade": "skill_diverse_experts",
+        "seesaw_loss": "seesaw",
+        "softmax": "cross_entropy",
+        "supcon": "supervised_contrastive",
+        "tau_norm": "weight_normalized",
+        "tau_normalized": "weight_normalized",
+        "vs": "vector_scaling",
+        "vs_loss": "vector_scaling",
+    }
+)
+"""What papers and other libraries call methods of this one."""
 
 
 def _margin(name: str, builder: Callable[..., Margins]) -> Method:

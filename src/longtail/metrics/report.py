@@ -87,9 +87,10 @@ class ClassificationReport:
 
     def _words(self) -> str:
         support = self.values["support"]
+        num_classes = int((support > 0).sum())
         lines = [
             f"Accuracy {_percent(self.accuracy)}, balanced accuracy {_percent(self.balanced_accuracy)}, of "
-            f"{int(support.sum()):,} samples of {int((support > 0).sum()):,} classes."
+            f"{int(support.sum()):,} samples of {num_classes:,} class{'' if num_classes == 1 else 'es'}."
         ]
         rows = {name: self.row_of(classes) for name, classes in self.groups.items()}
         seen = {name: row for name, row in rows.items() if row.support}

@@ -130,6 +130,11 @@ class SampledLinear(nn.Module):
                 f"SampledLinear: num_negatives must be at most num_classes - 1 = {num_classes - 1}. "
                 f"Got {num_negatives}; with as many, LinearMarginCrossEntropy is exact and costs no more."
             )
+        if not callable(weighting):
+            raise TypeError(
+                "SampledLinear: weighting must be one of longtail.negatives, such as negatives.tail(prior). "
+                f"Got {weighting!r}."
+            )
         check_scheme(distribution, weighting, num_negatives)
         self.distribution, self.weighting, self.loss = distribution, weighting, loss
         self.scale, self.excludes_other_labels = check_scale(scale, "SampledLinear"), excludes_other_labels

@@ -186,6 +186,11 @@ def rows_at(rows: Tensor, samples: Tensor | None) -> Tensor:
 
 def check_sampling(distribution: Distribution, num_negatives: int, num_classes: int, name: str) -> int:
     """m, if it is one and the distribution is over the labels of the layer."""
+    if isinstance(distribution, str):
+        raise TypeError(
+            f"{name}: distribution must be one of longtail.negatives, such as negatives.uniform({num_classes}). "
+            f"Got {distribution!r}."
+        )
     if distribution.num_classes != num_classes:
         raise ValueError(
             f"{name}: the distribution must be over {num_classes} labels. Got {distribution.num_classes}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "as_embeddings",
     "as_class_indices",
     "check_logits",
+    "warn_of_probabilities",
 ]
 
 
@@ -42,6 +44,10 @@ Labels = Tensor | npt.NDArray[np.integer[Any]]
 
 PriorLike = ClassPrior | Tensor | FloatArray
 """Class counts, or [C] probabilities."""
+
+
+LOOKED_AT = 64
+"""Rows of logits that are enough to see whether they are probabilities."""
 
 
 def share_out(probs: Tensor, index: Tensor, count: Tensor) -> Tensor:
@@ -173,3 +179,17 @@ def check_logits(logits: Tensor | FloatArray) -> None:
         raise ValueError(f"logits must be floating-point [..., C]. Got {logits.dtype} {tuple(logits.shape)}.")
     if not is_finite:
         raise ValueError("logits must be finite. Got NaN or an infinity; clip probabilities before their logarithm.")
+
+
+def warn_of_probabilities(logits: Tensor | FloatArray) -> None:
+    """Warn where some rows, the first ones, are all distributions, which rows of logits hardly ever are."""
+    if isinstance(logits, Tensor) and (logits.device.type != "cpu" or torch.compiler.is_compiling()):
+        return  # a look at the values would wait for the device
+    rows = as_tensor(logits.reshape(-1, logits.shape[-1])[:LOOKED_AT]).double()
+    if len(rows) > 1 and bool((rows >= 0).all()) and bool(((rows.sum(dim=1) - 1).abs() < 1e-3).all()):
+        warnings.warn(
+            "logits look like probabilities: none is negative and every row sums to 1; pass their logarithm, with "
+            "zeros clipped first.",
+            UserWarning,
+            stacklevel=3,
+        )

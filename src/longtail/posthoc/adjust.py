@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.posthoc._inputs import FloatArray, PriorLike, check_logits, logit_shift
+from longtail.posthoc._inputs import FloatArray, PriorLike, check_logits, logit_shift, warn_of_probabilities
 
 __all__ = ["adjust_logits"]
 
@@ -65,10 +65,12 @@ def adjust_logits(
     """
     if isinstance(logits, Tensor):
         check_logits(logits)
+        warn_of_probabilities(logits)
         shift = logit_shift(prior, tau, target_prior, logits.shape[-1], torch.finfo(logits.dtype).max)
         return logits + shift.to(logits)
     array = np.asarray(logits)
     check_logits(array)
+    warn_of_probabilities(array)
     largest = float(np.finfo(array.dtype).max)
     array_shift: FloatArray = logit_shift(prior, tau, target_prior, array.shape[-1], largest).numpy()
     return array + array_shift.astype(array.dtype)

@@ -12,6 +12,9 @@ from longtail.prior import ClassPrior
 
 __all__ = ["fold_adjustment"]
 
+PASSES_LOGITS = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten, nn.Softmax, nn.LogSoftmax)
+"""What may come after the layer that makes the logits."""
+
 
 def fold_adjustment(
     model: nn.Module,
@@ -109,4 +112,21 @@ def _find_last_layer(model: nn.Module, num_classes: int) -> str:
             f"fold_adjustment: one linear layer must have {num_classes} outputs, or layer must name the last one. "
             f"Got {len(found)}; linear layers: {names}."
         )
+    _check_is_last(model, found[0])
     return found[0]
+
+
+def _check_is_last(model: nn.Module, name: str) -> None:
+    """Raise where something comes after the layer in its sequence, so that its outputs are not the logits."""
+    parent, _, child = name.rpartition(".")
+    sequence = model.get_submodule(parent) if name else None
+    if not isinstance(sequence, nn.Sequential):
+        return
+    children = dict(sequence.named_children())
+    after = list(children.values())[list(children).index(child) + 1 :]
+    other = [type(module).__name__ for module in after if not isinstance(module, PASSES_LOGITS)]
+    if other:
+        raise ValueError(
+            f"fold_adjustment: the last layer must make the logits. Got {name!r}, whose outputs go through "
+            f"{other[0]}; name the last one by layer."
+        )

@@ -18,6 +18,7 @@ from longtail.posthoc._inputs import (
     log_prior,
     prior_probabilities,
     sample_counts,
+    warn_of_probabilities,
 )
 
 __all__ = ["temperature_scale", "PriorEstimate", "estimate_target_prior"]
@@ -63,6 +64,7 @@ def temperature_scale(
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"temperature_scale: label_smoothing must be in [0, 1). Got {label_smoothing}.")
     scores = as_scores(logits).double()
+    warn_of_probabilities(scores)
     index = as_target(target, scores)
     count = sample_counts(sample_weight, index)
     if not count.any():
@@ -129,6 +131,7 @@ def estimate_target_prior(
             f"Got {max_iterations} and {tolerance}."
         )
     scores = as_scores(logits).double()
+    warn_of_probabilities(scores)
     if len(scores) == 0:
         raise ValueError("estimate_target_prior: there must be at least one sample. Got none.")
     shifted = scores - log_prior(prior, scores.shape[1]).to(scores)

@@ -21,6 +21,7 @@ from longtail.posthoc._inputs import (
     sample_counts,
     share_out,
     target_probabilities,
+    warn_of_probabilities,
 )
 from longtail.posthoc.objectives import balanced_error_shares
 
@@ -159,6 +160,7 @@ def _held_out_parts(
     parts = []
     for position, (logits, target, prior) in enumerate(folds):
         scores = as_scores(logits)
+        warn_of_probabilities(scores)
         if scores.shape[1] != len(wanted):
             raise ValueError(f"folds must have the same classes. Got {len(wanted)} and {scores.shape[1]}.")
         index = as_target(target, scores)

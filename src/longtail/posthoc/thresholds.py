@@ -38,7 +38,7 @@ def f1_thresholds(
 
     Args:
         scores: [N, C] of samples not trained on; a tensor or what ``torch.as_tensor`` takes.
-        target: [N, C] of 0 and 1, or [N] class indices.
+        target: [N, C] of 0 and 1, dense or SciPy sparse, or [N] class indices.
         default: threshold of classes with too few positives: 0.5 for probabilities, 0 for logits.
         min_positives: how many positives a class needs to be decided.
         min_f1: a class whose best F1 is lower gets its highest score as threshold instead. The best threshold of a
@@ -84,7 +84,7 @@ def precision_thresholds(
 
     Args:
         scores: [N, C] of samples not trained on.
-        target: [N, C] of 0 and 1, or [N] class indices.
+        target: [N, C] of 0 and 1, dense or SciPy sparse, or [N] class indices.
         floor: in (0, 1].
         default: threshold of classes with too few positives.
         min_positives: how many positives a class needs to be decided.
@@ -133,6 +133,7 @@ def _choose_thresholds(
     if min_positives < 1:
         raise ValueError(f"min_positives must be at least 1. Got {min_positives}.")
     scores = score_matrix(scores)
+    target = target.toarray() if hasattr(target, "toarray") else target  # SciPy sparse
     is_positive = check_indicator(scores, torch.as_tensor(target, device=scores.device))
     positives = is_positive.sum(dim=0).double()
     values = torch.full(positives.shape, default, dtype=scores.dtype, device=scores.device)

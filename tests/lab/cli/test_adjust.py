@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -118,12 +119,31 @@ def test_adjust_handles_probability_zero(run, folder):
     assert np.load(folder / "out.npz")["predictions"].tolist() == [0, 2]
 
 
-def test_adjust_notes_scores_that_look_like_probabilities(run, folder):
-    done = run(
-        *("adjust", folder / "probabilities.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npy")
-    )
+def test_adjust_asks_what_scores_between_0_and_1_are(run, refuse, folder):
+    call = ["adjust", folder / "probabilities.npy", "--counts", folder / "counts.npy", "--output", folder / "out.npy"]
+    refuse(*call, message="add --probabilities, or --logits if they are logits")
+    assert not (folder / "out.npy").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = run(*call, "--logits")
     assert done.exit_code == 0
-    assert "add --probabilities" in done.stderr
+    assert done.stderr.startswith("longtail: logits look like probabilities")
+
+
+def test_adjust_reads_counts_by_the_names_beside_them(run, refuse, folder):
+    """As ``value_counts().to_csv()`` writes them: by falling count, not in the order of the scores."""
+    shared = ["adjust", folder / "logits.csv", "--columns", "score_", "--output"]
+    rows = {"class": "class,count", "kind": "kind,count"}
+    for name, heading in rows.items():
+        lines = [
+            f"{label},{count}" for label, count in sorted(zip(NAMES, COUNTS, strict=True), key=lambda row: row[1])
+        ]
+        (folder / f"{name}.csv").write_text("\n".join([heading, *lines]))
+        done = run(*shared, folder / f"by_{name}.csv", "--counts", folder / f"{name}.csv")
+        assert done.exit_code == 0, done.stderr
+    assert (folder / "by_kind.csv").read_text() == (folder / "by_class.csv").read_text()
+    (folder / "two.csv").write_text("kind,sort,count\na,b,3\n")
+    refuse(*shared, folder / "o.csv", "--counts", folder / "two.csv", message="call it 'class'. Got: kind, sort")
 
 
 def test_adjust_tau_is_used(run, folder):
@@ -381,7 +401,11 @@ BAD_INPUT = {
         ["--counts", "counts.npy", "--target-prior", "bad.npy"],
         "none negative",
     ),
-    "target misspelled": ({}, ["--counts", "counts.npy", "--target-prior", "unifrom"], "suffix must be one of"),
+    "target misspelled": (
+        {},
+        ["--counts", "counts.npy", "--target-prior", "unifrom"],
+        "must be uniform, train, estimate or a file",
+    ),
     "smoothing negative": ({}, ["--counts", "counts.npy", "--smooth=-1"], "Got -1"),
     "logits as probabilities": ({}, ["--counts", "counts.npy", "--probabilities"], "in [0, 1]"),
     "output suffix unknown": ({}, ["--counts", "counts.npy", "--output", "out.xlsx"], "Got '.xlsx'"),

@@ -139,6 +139,11 @@ def test_inspect_takes_files_of_the_extreme_classification_repository(run, tmp_p
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = json.loads(run("inspect", tmp_path / name, "--json").stdout)
     assert found["classes"] == [{"class": 7, "count": 3}, {"class": 0, "count": 1}]
+    assert (found["num_samples"], found["is_multilabel"]) == (3, True)
+    assert [METHODS[row["method"]].accepts_multilabel for row in found["methods"]] == [True] * 3
+    shown = run("inspect", tmp_path / name).stdout
+    assert "3 samples, 2 labels, 1.3 of them per sample" in shown
+    assert "longtail adjust SCORES --multilabel" in shown
 
 
 def test_inspect_shows_few_classes_by_name(run, tmp_path):
@@ -181,3 +186,31 @@ def test_inspect_counts_several_files_and_folders(run, refuse, tmp_path):
     refuse("inspect", tmp_path, message="b.csv: every part must have the columns of")
     (tmp_path / "b.csv").write_text("label\n" + "".join(f"{i}\n" for i in range(200)))
     refuse("inspect", tmp_path, "--memory", "0.00005", message="different labels would take")
+
+
+def test_inspect_counts_the_labels_of_a_matrix(run, tmp_path):
+    np.save(tmp_path / "labels.npy", np.array([[1, 1, 0], [1, 0, 0]], dtype=bool))
+    found = json.loads(run("inspect", tmp_path / "labels.npy", "--json").stdout)
+    assert [row["count"] for row in found["classes"]] == [2, 1, 0]
+    assert (found["num_samples"], found["is_multilabel"]) == (2, True)
+
+
+def test_inspect_takes_counts_with_names_or_without(run, refuse, tmp_path):
+    np.save(tmp_path / "counts.npy", np.array([5, 90]))
+    (tmp_path / "counts.csv").write_text("animal,count\ncat,5\ndog,90\n")
+    for name, classes in (("counts.npy", [1, 0]), ("counts.csv", ["dog", "cat"])):
+        shown = run("inspect", tmp_path / name, "--counts", "--json")
+        found = json.loads(shown.stdout)
+        assert [row["class"] for row in found["classes"]] == classes
+        assert (found["num_samples"], found["imbalance"]) == (95, 18)
+    assert (
+        f"--counts {tmp_path / 'counts.csv'} --output" in run("inspect", tmp_path / "counts.csv", "--counts").stdout
+    )
+    refuse("inspect", tmp_path / "counts.npy", tmp_path / "counts.csv", "--counts", message="one file. Got 2")
+
+
+def test_inspect_takes_the_name_of_a_recipe_and_leaves_balanced_labels_alone(run, refuse, tmp_path):
+    assert run("inspect", "digits").stdout.rstrip().endswith("longtail compare digits")
+    refuse("inspect", "digit", message="no recipe 'digit'; did you mean 'digits'?")
+    (tmp_path / "labels.csv").write_text("label\na\nb\n")
+    assert "adjust" not in run("inspect", tmp_path / "labels.csv").stdout

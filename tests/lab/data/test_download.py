@@ -142,7 +142,7 @@ def test_download_dataset_unpacks_where_the_loader_looks(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "DOWNLOADS", {"cifar10": (file,)})
     root = download.download_dataset("cifar10", tmp_path / "root")
     assert len(cifar.load_cifar10(root).train) == 10
-    with pytest.raises(ValueError, match=r"no download named 'imagenet'. Known: cifar10"):
+    with pytest.raises(ValueError, match="no download 'imagenet'; known: cifar10"):
         download.download_dataset("imagenet", tmp_path)
 
 

@@ -57,7 +57,7 @@ def test_what_is_given_with_a_method_comes_before_what_is_given_for_all():
 def test_an_option_that_no_method_has_is_an_error():
     with pytest.raises(ValueError, match=r"method\.options\.tua: none of the methods has this option"):
         plan_jobs(RECIPE, ["logit_adjusted"], [0], Path("x"), {"tua": 1.0})
-    with pytest.raises(ValueError, match="no setting 'tua'; did you mean 'tau'"):
+    with pytest.raises(ValueError, match="no option 'tua'; did you mean 'tau'"):
         plan_jobs(RECIPE, ["logit_adjusted(tua=1)"], [0], Path("x"))
     with pytest.raises(ValueError, match=r"method\.options\.tau must be a number\. Got 'auto'"):
         plan_jobs(RECIPE, ["logit_adjusted(tau=auto)"], [0], Path("x"))

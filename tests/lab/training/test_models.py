@@ -176,6 +176,7 @@ def test_a_callable_of_the_user(own_models):
         ("own_models:nothing", {}, ValueError, "own_models has no function 'nothing'"),
         ("own_models:constant", {}, ValueError, "own_models has no function 'constant'"),
         ("own_models:number", {}, TypeError, "must return a torch.nn.Module. Got int"),
+        ("own_models:flat", {"hidden": [8]}, ValueError, r"does not take .* 'hidden'; set model\.options"),
         ("own_models:images", {}, ValueError, r"must make embeddings \[N, D\]. Got \(2, 2, 3\)"),
     ],
 )

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -55,16 +56,28 @@ USER_ERRORS = (
 
 
 class CommandGroup(PlainGroup):
-    """All commands. An error that the user can mend is one line on stderr, and exit code 2."""
+    """All commands. An error that the user can mend is one line on stderr, and exit code 2; a warning is one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Take the options before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _end_if_misused(error)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         arguments = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                if not ctx.params["debug"]:
+                    warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except Exception as error:
+            _end_if_misused(error)
             is_signal = isinstance(error, typer.Abort) or hasattr(error, "exit_code")
             if is_signal or ctx.params["debug"]:
                 raise
@@ -115,6 +128,29 @@ def _set_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     pass
+
+
+def _end_if_misused(error: Exception) -> None:
+    """Print what is wrong with a call, such as an option that does not exist, in one line instead of a box."""
+    if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+        return
+    message = " ".join(error.format_message().split())
+    message += "" if message.endswith((".", "?")) else "."
+    context = getattr(error, "ctx", None)
+    where = "longtail" if context is None else context.command_path
+    typer.echo(printable(f"longtail: {message[:1].lower()}{message[1:]} See {where} --help."), err=True)
+    raise typer.Exit(2) from None
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    typer.echo(printable(f"longtail: {' '.join(str(message).split())}"), err=True)
 
 
 def _is_user_error(error: Exception) -> bool:

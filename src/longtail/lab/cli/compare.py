@@ -55,6 +55,8 @@ def compare(
     chosen = load_recipe(find_recipe(recipe), others)
     folder = output or Path("runs", chosen.name)
     names = default_methods(chosen) if methods is None else split_methods(methods)
+    if not names:
+        raise ValueError(f"--methods must name at least one method, as longtail list has them. Got {methods!r}.")
     jobs = plan_jobs(chosen, names, range(seeds), folder, options, trust_code)
     compare_runs(jobs, chosen.name, folder, workers, timeout, cluster)
 

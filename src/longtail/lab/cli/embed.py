@@ -25,7 +25,7 @@ def embed(
         str | None, typer.Option(help="hf:FOLDER, timm:NAME@FILE or torchvision:NAME@FILE: an encoder on disk.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Then train a head on them, from class means, and leave this run folder.")
+        Path | None, typer.Option(help="Then train a cosine head on them, and write its run to this folder.")
     ] = None,
     accelerator: Accelerator = "auto",
     force: Force = False,

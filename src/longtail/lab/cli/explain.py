@@ -31,7 +31,7 @@ def explain(
     weighting: Annotated[str, typer.Option(help="constant, importance, relative, tail or unit.")] = "constant",
     num_negatives: Annotated[int, typer.Option(min=1, help="m, how many negatives are drawn.")] = 256,
     exclude_positive: Annotated[
-        bool, typer.Option("--exclude-positive", help="Draw from the other labels; else the true one has weight 0.")
+        bool, typer.Option("--exclude-positive", help="Draw from the labels other than the true one.")
     ] = False,
     label: LabelColumn = None,
     as_json: Json = False,

@@ -12,7 +12,7 @@ import rich.console
 import typer
 from rich.text import Text
 
-from longtail.lab.cli._console import make_table, print_screen, printable
+from longtail.lab.cli._console import make_table, print_screen, printable, say
 from longtail.lab.cli._options import LABEL_FILE, LabelColumn, Memory
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ __all__ = [
     "Suggestion",
     "inspect",
     "inspect_labels",
-    "describe_skew",
+    "count_of",
+    "describe_imbalance",
     "profile_chart",
     "render_inspection",
-    "suggest_command",
+    "suggest_adjustment",
     "suggest_methods",
+    "suggest_multilabel_methods",
 ]
 
 NEARLY_BALANCED = 1.5
@@ -40,33 +42,54 @@ MANY_CLASSES = 1000
 
 
 def inspect(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help=LABEL_FILE)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help=LABEL_FILE)],
     label: LabelColumn = None,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="FILE has the number of samples of each class, not labels.")
+    ] = False,
     memory: Memory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the count of every class.")] = False,
 ) -> None:
     """Look at labels: how imbalanced they are, and which methods fit them."""
-    from longtail.lab.cli._labels import count_any_labels
+    from longtail.lab.cli._labels import count_any_labels, is_recipe
 
-    inspection = inspect_labels(count_any_labels(files, label, memory))
+    inspection = inspect_labels(count_any_labels(files, label, memory, counts))
     if as_json:
         typer.echo(json.dumps(inspection.as_json(), indent=2))
+        return
+    print_screen(render_inspection(inspection))
+    if is_recipe(files[0]):
+        reason, command = "to see which method is best on these data", f"longtail compare {files[0]}"
+    elif inspection.imbalance <= NEARLY_BALANCED and not inspection.is_multilabel:
+        return
     else:
-        print_screen(render_inspection(inspection))
-        print_screen(suggest_command(files, label))
+        reason, command = suggest_adjustment(files, label, counts, inspection.is_multilabel)
+    say("")
+    say(f"Next, {reason}:")
+    say(f"  {command}")  # in one line, to be copied
 
 
-def suggest_command(files: Sequence[str], label: str | None = None) -> rich.console.RenderableType:
-    """What to type next: compare methods on a recipe, or adjust the scores of a model that was trained on labels."""
-    if files[0].endswith(".toml"):
-        command = f"longtail compare {files[0]}"
-        reason = "to see which method is best on these data"
-    else:
-        column = f" --label {label}" if label else ""
-        labels = files[0] if len(files) == 1 else "FOLDER"
-        command = f"longtail adjust SCORES --train-labels {labels}{column} --output predictions.csv"
-        reason = "to correct a model that was trained on these labels, with its SCORES in a file"
-    return rich.console.Group(Text(), Text(f"Next, {reason}:"), Text(f"  {printable(command)}", "bold"))
+def suggest_adjustment(
+    files: Sequence[str], label: str | None = None, are_counts: bool = False, is_multilabel: bool = False
+) -> tuple[str, str]:
+    """What for, and the command to type: it adjusts the scores of a model that was trained on these labels.
+
+    >>> suggest_adjustment(["train.csv"], "class")[1]
+    'longtail adjust SCORES --train-labels train.csv --label class --output predictions.csv'
+    """
+    if is_multilabel:
+        return (
+            "to choose a threshold for each label of a trained model, with SCORES of new and of held-out samples",
+            "longtail adjust SCORES --multilabel --holdout-scores HELD_OUT --holdout-labels LABELS "
+            "--output predictions.csv",
+        )
+    column = f" --label {label}" if label else ""
+    labels = files[0] if len(files) == 1 else "FOLDER"
+    source = f"--counts {labels}" if are_counts else f"--train-labels {labels}{column}"
+    return (
+        "to correct a model that was trained on these labels, with its SCORES in a file",
+        f"longtail adjust SCORES {source} --output predictions.csv",
+    )
 
 
 class Group(NamedTuple):
@@ -99,11 +122,14 @@ class Inspection:
     has_useful_groups: bool
     """Whether to show groups, or every class by its name."""
     suggestions: tuple[Suggestion, ...]
+    num_samples: int
+    is_multilabel: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for ``json.dumps``."""
         return {
-            "num_samples": sum(self.counts),
+            "num_samples": self.num_samples,
+            "is_multilabel": self.is_multilabel,
             "num_missing": self.num_missing,
             "num_classes": len(self.classes),
             "num_skipped": self.num_skipped,
@@ -132,7 +158,11 @@ def inspect_labels(labels: LabelCounts) -> Inspection:
             Group(name, len(members), int(prior.counts[members].sum())) for name, members in prior.groups().items()
         ),
         has_useful_groups=prior.has_useful_groups,
-        suggestions=tuple(suggest_methods(prior)),
+        suggestions=tuple(
+            suggest_methods(prior) if labels.num_samples is None else suggest_multilabel_methods(prior)
+        ),
+        num_samples=prior.num_samples if labels.num_samples is None else labels.num_samples,
+        is_multilabel=labels.num_samples is not None,
     )
 
 
@@ -171,7 +201,7 @@ def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
         found.append(
             Suggestion(
                 "logit_adjusted_adaptive",
-                f"the rarest class has {smallest:,} samples: a larger margin helps where classes separate well.",
+                f"the rarest class has {count_of(smallest, 'sample')}: a larger margin helps where classes separate.",
             )
         )
     if smallest >= FEW_SAMPLES:
@@ -190,17 +220,40 @@ def suggest_methods(prior: ClassPrior) -> list[Suggestion]:
     return found
 
 
+def suggest_multilabel_methods(prior: ClassPrior) -> list[Suggestion]:
+    """Methods to try where a sample may have any number of labels, the first one first."""
+    smallest = count_of(int(prior.counts.min()), "sample")
+    return [
+        Suggestion("asymmetric", "you train the model: rare labels are predicted at 0.5 already."),
+        Suggestion("balanced_sigmoid", f"the rarest label has {smallest}: the prior of each label is taken out."),
+        Suggestion("partial_label_masking", "recall of rare labels counts more than precision; around any loss."),
+    ]
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count_of(1, "sample"), count_of(2000, "sample")
+    ('1 sample', '2,000 samples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def render_inspection(found: Inspection) -> rich.console.RenderableType:
     """Counts, a drawing of them, groups, and methods to try."""
-    num_samples = sum(found.counts)
-    facts = f"{num_samples:,} samples, {len(found.counts):,} classes, imbalance {found.imbalance:,.1f}"
+    facts = (
+        f"{count_of(found.num_samples, 'sample')}, {len(found.counts):,} classes, imbalance {found.imbalance:,.1f}"
+    )
+    if found.is_multilabel:
+        per_sample = sum(found.counts) / found.num_samples
+        facts = facts.replace("classes", f"labels, {per_sample:.2g} of them per sample")
     lines = [Text(facts, "bold")]
     if found.num_missing:
         lines.append(Text(f"{found.num_missing:,} rows have no label and are left out.", "yellow"))
     if found.num_skipped:
         lines.append(
             Text(
-                f"{found.num_skipped:,} numbers below the largest label do not occur: classes without samples?",
+                f"Unused below the largest label: {count_of(found.num_skipped, 'number')}; classes without samples?",
                 "yellow",
             )
         )
@@ -209,23 +262,30 @@ def render_inspection(found: Inspection) -> rich.console.RenderableType:
         methods.add_row(Text(suggestion.method, "bold"), Text(suggestion.reason))
     drawing = Text("\n".join(profile_chart(found.counts)), "cyan", no_wrap=True)
     caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
-    lines.append(Text(describe_skew(found.counts)))
+    lines.append(Text(describe_imbalance(found.counts, found.num_samples if found.is_multilabel else None)))
     parts = _render_groups(found) if found.has_useful_groups else [_tabulate_classes(found)]
-    return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, methods)
+    return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, Text(), methods)
 
 
-def describe_skew(counts: tuple[int, ...]) -> str:
+def describe_imbalance(counts: tuple[int, ...], num_samples: int | None = None) -> str:
     """How much the frequent classes have, and how little the rare half: a logarithmic drawing hides it.
 
-    >>> describe_skew((90, 6, 3, 1))
+    Args:
+        counts: of each class, falling.
+        num_samples: of multi-label data.
+
+    >>> describe_imbalance((90, 6, 3, 1))
     'The most frequent class has 90.0% of the samples, the rarer half of the classes 4.0%.'
     """
     total = max(1, sum(counts))
-    rare = sum(counts[-(len(counts) // 2) :]) if len(counts) > 1 else 0
-    return (
-        f"The most frequent class has {counts[0] / total:.1%} of the samples, the rarer half of the classes "
-        f"{rare / total:.1%}."
-    )
+    rare = sum(counts[-(len(counts) // 2) :]) / total if len(counts) > 1 else 0
+    if num_samples is not None:
+        share = counts[0] / max(1, num_samples)
+        return (
+            f"The most frequent label is in {share:.1%} of the samples; the rarer half has {rare:.1%} of all labels."
+        )
+    share = counts[0] / total
+    return f"The most frequent class has {share:.1%} of the samples, the rarer half of the classes {rare:.1%}."
 
 
 def _render_groups(found: Inspection) -> list[rich.console.RenderableType]:

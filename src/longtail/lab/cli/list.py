@@ -23,7 +23,7 @@ START = {
     "posthoc_adjusted": "the model is trained already",
     "logit_adjusted": "you train it: one changed line",
     "partial_label_masking": "multi-label data",
-    "sampled_softmax": "10,000 labels or more",
+    "sampled_softmax": "100,000 labels or more",
 }
 """What to look at first, and when."""
 HINT = "longtail list FAMILY says what each is, longtail show NAME prints one method's card."

@@ -19,7 +19,7 @@ START = 4096
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.")],
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders with such in them, at any depth.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading; default: what the recipe says of itself.")] = "",
     force: Force = False,

@@ -249,4 +249,7 @@ def _check_labels(where: str, labels: Tensor, num_classes: int) -> None:
     if low < 0 or high >= num_classes:
         wrong = low if low < 0 else high
         row = int(torch.nonzero(labels == wrong)[0, 0])
-        raise ValueError(f"{where} labels must be in 0..{num_classes - 1}. Got {wrong} in row {row}.")
+        raise ValueError(
+            f"{where} labels must be in 0..{num_classes - 1}, the {num_classes} classes of the data. "
+            f"Got {wrong} in row {row}."
+        )

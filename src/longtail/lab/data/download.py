@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from longtail._core.suggestions import suggest
 from longtail.lab.data.locate import PathLike, data_root
 
 __all__ = ["DOWNLOADS", "RemoteFile", "download", "download_dataset", "unpack"]
@@ -102,7 +103,7 @@ def download_dataset(name: str, root: PathLike | None = None) -> Path:
         The folder for data sets.
     """
     if name not in DOWNLOADS:
-        raise ValueError(f"There is no download named {name!r}. Known: {', '.join(DOWNLOADS)}.")
+        raise ValueError(f"there is no download {name!r}; {suggest(name, DOWNLOADS)}")
     folder = data_root(root)
     for file in DOWNLOADS[name]:
         path = download(file, folder / file.folder)

@@ -8,9 +8,9 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from longtail import datasets
 from longtail._core.bounds import Bounds
 from longtail._core.suggestions import check_options, look_up
+from longtail.datasets import PROFILES
 from longtail.lab.data.dataset import Dataset, long_tailed
 from longtail.lab.data.formats import arrays, events, image_annotations, image_files, sparse_text, text
 from longtail.lab.data.formats.events import Events
@@ -86,18 +86,6 @@ EVENTS: Mapping[str, Callable[..., Events]] = MappingProxyType(
     }
 )
 """Of sources that are sequences: name -> a function that reads all events, with those of the options that it has."""
-
-
-PROFILES: Mapping[str, datasets.Profile] = MappingProxyType(
-    {
-        "exponential": datasets.exponential_counts,
-        "step": datasets.step_counts,
-        "pareto": datasets.pareto_counts,
-        "coco_mlt": datasets.coco_mlt_counts,
-        "voc_mlt": datasets.voc_mlt_counts,
-    }
-)
-"""Name -> a function of the largest class count, the number of classes and the ratio, to counts."""
 
 
 def load_data(recipe: DataRecipe) -> Dataset:

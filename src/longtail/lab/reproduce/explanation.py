@@ -84,6 +84,7 @@ def explain_sampling(
         raise ValueError(f"negatives need at least 2 labels. Got {prior.num_classes}.")
     # From the most frequent label on, as log-uniform sampling numbers them.
     prior = ClassPrior.from_counts(prior.counts.sort(descending=True).values).smoothed(prior.pseudocount)
+    sampling = sampling.replace("_", "-")  # as options of methods write it
     distribution = _look_up(sampling, SAMPLINGS, "sampling")(prior, excludes_positive)
     build, weight_formula = _look_up(weighting, WEIGHTINGS, "weighting")
     implied = negatives.implied_margins(distribution, build(prior), num_negatives)

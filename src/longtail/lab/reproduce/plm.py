@@ -132,7 +132,7 @@ NUM_BINS = 10
 class Options(StudyOptions):
     """How to run the experiment."""
 
-    data: str = add_option("two_digits", f"{', '.join(DATA)}, or a recipe; with several labels for Table 1.")
+    data: str = add_option("two_digits", f"{', '.join(DATA)}, or a recipe; multi-label data for Table 1.")
     tables: str = add_option("", "Tables with commas between them: 1, 3, 4, 5, 6 or fit; default: all but fit.")
     rate: float = add_option(0.0, "How fast ratios adapt; 0: the recipe's, or the paper's for CIFAR.")
     seeds: int = add_option(3, "How many runs of each row, with seeds 0, 1, ...", minimum=1)

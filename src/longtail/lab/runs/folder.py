@@ -182,8 +182,9 @@ class Run:
         return dict(self.summary["metrics"])
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path | str) -> Run:
     """Read a complete run folder."""
+    path = Path(path)
     if not (path / "summary.json").is_file():
         raise FileNotFoundError(f"{path} is no complete run: it has no summary.json; train it, or resume it.")
     import tomllib

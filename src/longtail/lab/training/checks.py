@@ -22,7 +22,7 @@ from longtail.methods import METHODS, Method, Phase, Plan, get_method, takes_emb
 from longtail.methods.plan import instance_sampler
 from longtail.prior import ClassPrior
 
-__all__ = ["check_data", "check_recipe"]
+__all__ = ["check_data", "check_labels", "check_recipe"]
 
 IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size", "augmentation")
 PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixing": "none", "sharpness": 0.0}
@@ -56,6 +56,30 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
         raise ValueError(f"{method.name} brings the head that it needs; leave model.options.head out.")
 
 
+def check_labels(recipe: Recipe, data: Dataset) -> None:
+    """Raise where the method is not for labels of this kind, or needs samples of a class that has none."""
+    method = get_method(recipe.method.name)
+    if data.is_multilabel and not method.accepts_multilabel:
+        known = ", ".join(method.name for method in METHODS.values() if method.accepts_multilabel)
+        raise ValueError(
+            f"{data.name} is multi-label, and {recipe.method.name} needs one label per sample; "
+            f"set method.name to one of: {known}."
+        )
+    empty = torch.nonzero(data.prior.counts == 0)[:, 0].tolist()
+    if empty and not data.is_multilabel:
+        try:
+            method.plan(data.prior, **recipe.method.options)
+        except ValueError as error:
+            if "has no samples" not in str(error):
+                raise
+            name = data.class_names[empty[0]]
+            others = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
+            raise ValueError(
+                f"{data.name}: class {name!r}{others} no training samples; drop it from the data, or take a method "
+                f"that needs none, such as cross_entropy. Got {method.name}."
+            ) from error
+
+
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     """Raise for what has no meaning with these data, and for options that fail in a later phase."""
     for phase in plan.phases:
@@ -79,15 +103,7 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         raise ValueError(f"train.exclude_history is for sequences of items, and {data.name} has none; leave it out.")
     if data.is_sequential:
         _check_sequences(recipe, data, plan)
-    if not data.is_multilabel:
-        return
-    if not get_method(recipe.method.name).accepts_multilabel:
-        known = ", ".join(method.name for method in METHODS.values() if method.accepts_multilabel)
-        raise ValueError(
-            f"{data.name} is multi-label, and {recipe.method.name} needs one label per sample; "
-            f"set method.name to one of: {known}."
-        )
-    if recipe.train.mixing != "none":
+    if data.is_multilabel and recipe.train.mixing != "none":
         raise ValueError(f"{data.name} is multi-label: train.mixing must be 'none'. Got {recipe.train.mixing!r}.")
 
 
@@ -120,7 +136,7 @@ def _check_train(settings: TrainRecipe) -> None:
 def _check_method_options(method: Method, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in method.options:
-            raise ValueError(f"method.options has no setting {name!r}; {suggest(name, method.options)}")
+            raise ValueError(f"method.options: {method.name} has no option {name!r}; {suggest(name, method.options)}")
         default = method.options[name]
         if isinstance(default, bool | int | float | str) and not _is_like(value, default):
             wanted = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"

@@ -53,7 +53,7 @@ from longtail.lab.training.batches import (
     prepare_for,
     train_batches,
 )
-from longtail.lab.training.checks import check_data, check_recipe
+from longtail.lab.training.checks import check_data, check_labels, check_recipe
 from longtail.lab.training.devices import (
     TIMEOUT_SECONDS,
     end_lost_processes,
@@ -139,6 +139,7 @@ def train(
     digest = digest_data(data)
     if is_complete:
         return _load_same_run(folder, digest)
+    check_labels(recipe, data)
     plan = build_plan(recipe, data.prior)
     check_data(recipe, data, plan)
     epochs = plan_epochs(plan.phases, recipe.train.epochs)

@@ -371,7 +371,16 @@ def _encoder(name: str, input_shape: Sequence[int], options: Mapping[str, Any]) 
             raise ValueError(f"model {name!r} can't be built with model.options {options}: {reason}") from error
     if package == "torchvision":
         return _torchvision_backbone(attribute, options)
-    module = _imported(package, attribute)(input_shape=tuple(input_shape), **options)
+    build = _imported(package, attribute)
+    try:
+        inspect.signature(build).bind(input_shape=tuple(input_shape), **options)
+    except ValueError:
+        pass  # of what has no signature
+    except TypeError as error:
+        raise ValueError(
+            f"model {name!r} does not take input_shape and model.options {dict(options)}: {error}; set model.options."
+        ) from None
+    module = build(input_shape=tuple(input_shape), **options)
     if not isinstance(module, nn.Module):
         raise TypeError(f"model {name!r} must return a torch.nn.Module. Got {type(module).__name__}.")
     return module
@@ -425,7 +434,7 @@ def _embedding_size(name: str, encoder: nn.Module, input_shape: Sequence[int]) -
 
 def _look_up(table: Mapping[str, Callable[..., nn.Module]], name: str, kind: str) -> Callable[..., nn.Module]:
     if name not in table:
-        raise ValueError(f"There is no {kind} named {name!r}; {suggest(name, table)}")
+        raise ValueError(f"there is no {kind} named {name!r}; {suggest(name, table)}")
     return table[name]
 
 

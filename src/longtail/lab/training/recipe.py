@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tomli_w
 
 from longtail._core.bounds import Bounds
-from longtail._core.suggestions import suggest
+from longtail._core.suggestions import WANTED, suggest
 from longtail.lab.data.registry import DataRecipe
 
 __all__ = [
@@ -191,6 +191,8 @@ def find_recipe(name: str) -> Path:
     here = Path(__file__).resolve()
     folders = (here.parents[1] / "recipes", here.parents[4] / "recipes")  # in a wheel, in a checkout
     known = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    if name not in known and name.endswith(".toml"):
+        raise FileNotFoundError(f"there is no file {name!r}.")
     if name not in known:
         raise FileNotFoundError(f"there is no file and no recipe {name!r}; {suggest(name, known)}")
     return known[name]
@@ -304,7 +306,7 @@ def _build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
-            raise ValueError(f"{where} has no setting {key!r}; {suggest(key, fields)}")
+            raise ValueError(f"{where} has no setting {key!r}; {_suggest_setting(key, fields, hints)}")
     missing = [
         name
         for name, f in fields.items()
@@ -314,6 +316,14 @@ def _build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         raise ValueError(f"{where} must set {missing[0]!r}.")
     values = {name: _value(hints[name], table[name], _path(where, name)) for name in table}
     return kind(**values)
+
+
+def _suggest_setting(key: str, fields: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
+    """A setting that is one of a table below gets that table's name; else the nearest name here."""
+    for table, hint in hints.items():
+        if dataclasses.is_dataclass(hint) and key in {f.name for f in dataclasses.fields(hint)}:
+            return f"did you mean '{table}.{key}'?"
+    return suggest(key, fields)
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -332,7 +342,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint is float and _is_number(value):
         return float(value)
     if type(value) is not hint:
-        raise ValueError(f"{where} must be of type {hint.__name__}. Got {value!r}.")
+        raise ValueError(f"{where} must be {WANTED.get(hint, hint.__name__)}. Got {value!r}.")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._core.checks import check_indicator, score_matrix
+from longtail._core.checks import check_indicator, check_tensor, score_matrix
 from longtail._core.collectives import is_initialized, largest
 from longtail._core.label_curves import pass_thresholds
 from longtail._core.predictions import check_groups, check_positive, find_missing
@@ -235,5 +235,6 @@ def _join(parts: list[Tensor] | Tensor) -> Tensor | None:
 
 
 def _check_width(scores: Tensor, num_classes: int) -> None:
+    check_tensor(scores, "scores")
     if scores.ndim != 2 or scores.shape[1] != num_classes:
         raise ValueError(f"scores must be [N, {num_classes}]. Got {tuple(scores.shape)}.")

@@ -61,8 +61,8 @@ def test_bytes_of_no_image_are_features(tmp_path):
     [
         ({"train_labels": np.array([0.5] * 4)}, "train_labels must be whole numbers"),
         ({"train_labels": np.array([0, 1])}, "one length"),
-        ({"test_labels": np.array([0, 9])}, r"test labels must be in 0\.\.1. Got 9 in row 1"),
-        ({"test_labels": np.array([0, -1])}, r"test labels must be in 0\.\.1. Got -1"),
+        ({"test_labels": np.array([0, 9])}, r"test labels must be in 0\.\.1, .* Got 9 in row 1"),
+        ({"test_labels": np.array([0, -1])}, r"test labels must be in 0\.\.1, .* Got -1"),
         ({"train_images": np.array([{}] * 4)}, "has Python objects"),
         ({"train_images": np.array(["a"] * 4)}, "must be numbers"),
         ({"test_images": np.zeros((2, 9, 9, 3), dtype=np.uint8)}, "one shape"),

@@ -135,8 +135,8 @@ class TestText:
     def test_a_first_line_of_many_labels_names_none(self, tmp_path, peak_memory):
         path = tmp_path / "many.txt"
         path.write_text(f"1 1 {2**31 - 1}\n{2**31 - 2} 0:1\n")
-        labels, counts = expect(peak_memory, lambda: count_sparse_labels(path))
-        assert (labels.tolist(), counts.tolist()) == ([2**31 - 2], [1])
+        labels, counts, num_samples = expect(peak_memory, lambda: count_sparse_labels(path))
+        assert (labels.tolist(), counts.tolist(), num_samples) == ([2**31 - 2], [1], 1)
         expect(peak_memory, lambda: load_sparse_table(str(path), str(path)), r"2,147,483,647 labels.*" + REFUSED)
 
 

@@ -108,6 +108,7 @@ def adjust_label_file(request: Request) -> None:
         target = TargetRows(read_target(request.open_indicators(request.labels), scores, request.labels))
     held_labels = request.open_indicators(request.holdout_labels)
     held_target = np.concatenate([*read_target(held_labels, holdout, request.holdout_labels)])
+    request.check_scale(scores)
     default = 0.5 if request.probabilities else 0.0
     chosen = choose_thresholds(holdout.read(request.budget), header, held_target, request.precision_floor, default)
     thresholds = chosen.values.numpy()

@@ -16,14 +16,14 @@ def adjust(
     scores: Annotated[
         list[str],
         typer.Argument(
-            metavar="SCORES...",
+            metavar="SCORES",
             help="Scores, one column per class: .csv, .parquet, .npy or .npz; tables in any number of files, folders "
             "of parts or URLs.",
         ),
     ],
     output: Annotated[Path, typer.Option(help="Where to write predictions and probabilities; same suffixes.")],
     counts: Annotated[
-        str | None, typer.Option(help="Training samples of each class; a column 'class' may name the classes.")
+        str | None, typer.Option(help="Training samples of each class; another column may name the classes.")
     ] = None,
     train_labels: Annotated[str | None, typer.Option(help="The training labels, instead of --counts.")] = None,
     trained_with: Annotated[
@@ -34,8 +34,10 @@ def adjust(
         ),
     ] = None,
     tau: Annotated[str, typer.Option(help="Strength: a number, or auto to choose it on the holdout.")] = "1.0",
-    holdout_scores: Annotated[str | None, typer.Option(help="Scores of samples not trained on, for auto.")] = None,
-    holdout_labels: Annotated[str | None, typer.Option(help="Their labels, unless a column of theirs.")] = None,
+    holdout_scores: Annotated[str | None, typer.Option(help="Scores of samples not trained on: the holdout.")] = None,
+    holdout_labels: Annotated[
+        str | None, typer.Option(help="Labels of the holdout, unless --label is a column of it.")
+    ] = None,
     target_prior: Annotated[
         str, typer.Option(help="Class frequencies to predict for: uniform, train, estimate (from SCORES) or a file.")
     ] = "uniform",
@@ -45,7 +47,12 @@ def adjust(
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Prefix of the class columns, or .npz array of scores.")] = None,
     id_columns: Annotated[list[str] | None, typer.Option("--id", help="A numeric column that is no class.")] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="SCORES are probabilities.")] = False,
+    probabilities: Annotated[
+        bool | None,
+        typer.Option(
+            "--probabilities/--logits", help="What SCORES are; default: logits, if they do not look like the other."
+        ),
+    ] = None,
     smooth: Annotated[float, typer.Option(help="Add this to every class count.")] = 0.0,
     multilabel: Annotated[
         bool, typer.Option("--multilabel", help="Multi-label scores: a threshold per class, from the holdout.")

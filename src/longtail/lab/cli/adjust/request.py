@@ -36,7 +36,7 @@ class Request:
     label: str | None = None
     columns: str | None = None
     id_columns: tuple[str, ...] = ()
-    probabilities: bool = False
+    probabilities: bool | None = None
     smooth: float = 0.0
     precision_floor: float | None = None
     thresholds: Path | None = None
@@ -69,6 +69,16 @@ class Request:
         num_bytes = sum(part.size for part in find_parts(sources))
         with show_progress("Reading columns", num_bytes) as progress:
             return open_scores(sources, self.columns, self.id_columns, self.label, self.budget, progress)
+
+    def check_scale(self, scores: ScoreFile) -> None:
+        """Raise where nothing is said about the scores, and the first ones are what logits hardly ever are."""
+        if self.probabilities is not None:
+            return
+        values = next(iter(scores.batches())).values
+        if len(values) > 1 and values.min() >= 0 and 0 < values.max() <= 1:
+            raise ValueError(
+                f"{scores.name}: all scores are between 0 and 1; add --probabilities, or --logits if they are logits."
+            )
 
     def open_indicators(self, source: Source) -> ScoreFile:
         """Labels of a file as 0 and 1."""

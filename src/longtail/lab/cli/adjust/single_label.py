@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,6 @@ __all__ = [
     "choose_tau",
     "choose_target",
     "convert_to_logits",
-    "look_like_probabilities",
     "make_record",
     "measure",
     "read_seen_prior",
@@ -133,6 +133,7 @@ def adjust_file(request: Request) -> None:
     _check_label_exists(request, scores)
     prior = read_training_prior(request, header)
     labels = read_target(scores, request.labels, request.label, request.budget)
+    request.check_scale(scores)
     holdout = None
     if request.holdout_scores is not None:
         held_out = request.open_scores([request.holdout_scores])
@@ -142,7 +143,7 @@ def adjust_file(request: Request) -> None:
     choice = choose_tau(request.tau, holdout, seen, target_prior)
     record = make_record(prior, seen, choice.tau, target_prior)
     before, after = (Tally(header.num_classes, labels is not None) for _ in range(2))
-    start, num_changed, may_be_probabilities = 0, 0, not request.probabilities
+    start, num_changed = 0, 0
     with (
         writing_predictions(request.output, header, scores.num_rows, request.budget, record) as sink,
         show_progress("Adjusting", scores.num_bytes) as progress,
@@ -155,12 +156,7 @@ def adjust_file(request: Request) -> None:
             before.add(adjusted.before, known)
             after.add(adjusted.after, known)
             num_changed += int((adjusted.before != adjusted.after).sum())
-            may_be_probabilities = may_be_probabilities and look_like_probabilities(batch.values)
             start += len(logits)
-    if may_be_probabilities:
-        typer.echo(
-            "longtail: every row of the scores sums to 1; if they are probabilities, add --probabilities.", err=True
-        )
     if request.trained_with is not None and changes_nothing(seen, target_prior):
         typer.echo(
             "longtail: training gave these scores the target frequencies already, and nothing is left to adjust; "
@@ -289,7 +285,7 @@ def build_holdout(request: Request, scores: ScoreFile, like: Scores) -> Holdout:
     return Holdout(convert_to_logits(scores.read(request.budget), request.probabilities), indices.astype(np.int64))
 
 
-def convert_to_logits(scores: Scores, are_probabilities: bool, start: int = 0) -> FloatArray:
+def convert_to_logits(scores: Scores, are_probabilities: bool | None, start: int = 0) -> FloatArray:
     """[N, C] logits: the scores themselves, or the logarithm of probabilities. ``start``: which row is the first."""
     values = scores.values
     if not are_probabilities:
@@ -304,11 +300,6 @@ def convert_to_logits(scores: Scores, are_probabilities: bool, start: int = 0) -
             f"--probabilities: the scores of a row must sum to 1. Got {sums[row]:g} in row {start + row}."
         )
     return np.log(np.maximum(values, np.finfo(values.dtype).tiny))
-
-
-def look_like_probabilities(values: FloatArray) -> bool:
-    """Whether every row could be a distribution, which rows of logits hardly ever are."""
-    return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= ROW_SUM_TOLERANCE)
 
 
 def choose_target(request: Request, scores: ScoreFile, prior: ClassPrior, seen: Tensor) -> Tensor | None:
@@ -327,6 +318,8 @@ def choose_target(request: Request, scores: ScoreFile, prior: ClassPrior, seen: 
                 f"--target-prior estimate: no stable estimate after {estimate.iterations} steps; name a file instead."
             )
         return estimate.probs
+    if "." not in target and not Path(target).exists():
+        raise ValueError(f"--target-prior must be uniform, train, estimate or a file. Got {target!r}.")
     numbers = _order_by_class(read_class_numbers(target, request.budget), scores.header, target).astype(np.float64)
     if not np.isfinite(numbers).all() or numbers.min() < 0 or numbers.sum() == 0:
         raise ValueError(f"{target}: a target prior must be counts or probabilities, none negative, not all 0.")

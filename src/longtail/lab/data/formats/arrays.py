@@ -75,7 +75,11 @@ def _inputs(arrays: ArrayFile, key: str) -> Tensor:
     if dtype.kind not in "fiub" or len(shape) < 2:
         raise ValueError(f"{arrays.name}: {key} must be numbers [N, ...]. Got {dtype} {shape}.")
     check_memory(math.prod(shape) * 4, f"{arrays.name}: {key}")
-    return torch.from_numpy(arrays.read(key).astype(np.float32))
+    values = arrays.read(key).astype(np.float32)
+    if not np.isfinite(values).all():
+        row = int(np.nonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0][0])
+        raise ValueError(f"{arrays.name}: {key} must be finite. Got NaN or an infinity in row {row}.")
+    return torch.from_numpy(values)
 
 
 def _images(array: Tensor) -> Tensor:
@@ -90,7 +94,10 @@ def _labels(arrays: ArrayFile, key: str) -> Tensor:
     shape, _, dtype, _ = arrays.header(key)
     array = arrays.read(key) if len(shape) == 1 and dtype.kind in "iuf" else np.full(1, np.nan)
     if not (array % 1 == 0).all():
-        raise ValueError(f"{arrays.name}: {key} must be whole numbers [N]. Got {dtype} {shape}.")
+        raise ValueError(
+            f"{arrays.name}: {key} must be whole numbers [N]. Got {dtype} {shape}; "
+            "np.unique(names, return_inverse=True) makes them of names."
+        )
     return torch.from_numpy(array.astype(np.int64))
 
 

@@ -54,7 +54,9 @@ def choose_name(
         return ""
     if wanted is not None:
         if wanted not in names:
-            raise ValueError(f"{where}: there is no column or array {wanted!r}. Got: {join_names(names)}.")
+            spaced = [name for name in names if name.strip() == wanted]
+            remedy = f" The name has spaces around it: {spaced[0]!r}." if spaced else ""
+            raise ValueError(f"{where}: there is no column or array {wanted!r}. Got: {join_names(names)}.{remedy}")
         return wanted
     known = names if len(names) == 1 else [name for name in names if name in usual]
     if len(known) != 1:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from longtail._core.labels import NO_LABEL
+from longtail._core.labels import NO_LABEL, column_sums
 from longtail._core.memory import BYTES_PER_CLASS, check_memory, memory_budget
 from longtail.lab.data.formats._csv_blocks import is_lossy_text, parse_block
 from longtail.lab.data.formats.array_files import ArrayFile
@@ -21,6 +21,7 @@ from longtail.lab.data.formats.sources import Progress, Source, find_parts, is_t
 from longtail.lab.data.formats.table_files import TableFile, open_table
 
 __all__ = [
+    "count_indicator",
     "LABEL_NAMES",
     "ClassName",
     "LabelColumn",
@@ -50,6 +51,8 @@ class LabelCounts:
     """[C]."""
     num_missing: int
     """Rows without a label."""
+    num_samples: int | None = None
+    """Of multi-label data, how many samples there are; None: one label per sample."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,19 @@ def find_labels(sources: Source | Sequence[Source], column: str | None, budget: 
     found = find_column_labels(table, name)
     is_guess = column is None and name not in LABEL_NAMES and table.has_text_header
     return replace(found, guessed_name=name) if is_guess else found
+
+
+def count_indicator(source: Source, column: str | None, budget: int) -> LabelCounts | None:
+    """The labels of a matrix [N, C] of 0 and 1 in an .npy or .npz; None where there is no matrix."""
+    parts = find_parts(source)
+    if is_table(parts):
+        return None
+    arrays = ArrayFile(parts[0], budget)
+    name = choose_name(arrays.name, arrays.headers, column, "--label", LABEL_NAMES)
+    if len(arrays.header(name).shape) != 2:
+        return None
+    counts, num_samples = column_sums(arrays.read(name))
+    return LabelCounts(tuple(range(len(counts))), counts, num_missing=0, num_samples=num_samples)
 
 
 def find_column_labels(table: TableFile, name: str) -> LabelColumn:

@@ -132,8 +132,9 @@ def _find(source: Source) -> list[Part]:
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
     if found.type == pa.fs.FileType.Directory:
         return _find_in_folder(source, filesystem, path)
-    if not path.endswith(TABLE_SUFFIXES):
-        check_suffix(Path(path))
+    if not path.endswith((*TABLE_SUFFIXES, *SUFFIXES)):
+        readable = ", ".join(dict.fromkeys([*TABLE_SUFFIXES, *SUFFIXES]))
+        raise ValueError(f"{path}: the suffix must be one of {readable}. Got {''.join(Path(path).suffixes[-2:])!r}.")
     if not found.is_file:
         raise FileNotFoundError(f"{source}: there is no such file.")
     return [Part(str(source), path, filesystem, found.size or 0)]

@@ -141,8 +141,10 @@ def one_per_positive(labels: Any) -> tuple[Tensor, Tensor]:
     return torch.arange(csr.shape[0]).repeat_interleave(counts), torch.from_numpy(csr.indices.astype(np.int64))
 
 
-def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indices, Integers]:
-    """The labels that occur in a file, rising, and in how many samples each; memory does not grow with the samples.
+def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indices, Integers, int]:
+    """The labels that occur in a file, rising, in how many samples each, and of how many samples.
+
+    Memory does not grow with the samples.
 
     Args:
         path: the file, packed if its name ends in ``.gz``.
@@ -151,9 +153,11 @@ def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indi
     limit = memory_budget() if budget is None else budget
     labels, counts = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
     waiting: list[Indices] = []
+    num_samples = 0
     for sizes, part in chain(parse_parts(_find_file(path), limit), [(None, None)]):
         if part is not None and sizes is not None:
             rows = np.repeat(np.arange(len(part.labels_per_line)), part.labels_per_line)
+            num_samples += len(part.labels_per_line)
             waiting.append((np.unique(rows * sizes.labels + part.labels) % sizes.labels).astype(np.int32))
         if part is None or sum(map(len, waiting)) > MERGED_AT_ONCE:
             labels, place = np.unique(np.concatenate([labels, *waiting]), return_inverse=True)
@@ -162,7 +166,7 @@ def count_sparse_labels(path: PathLike, budget: int | None = None) -> tuple[Indi
             np.add.at(counts, place, weights)
             check_memory(len(labels) * BYTES_PER_CLASS, f"{path}: {len(labels):,} different labels", limit)
             waiting = []
-    return labels, counts
+    return labels, counts, num_samples
 
 
 def _find_file(path: PathLike) -> Path:

@@ -112,6 +112,12 @@ class _CsvTable:
     def _read_names(self, part: Part) -> list[str]:
         block = next(self._blocks([part]))
         names: list[str] = self._parse(block._replace(content=take_first_row(block.content))).column_names
+        other = next((mark for mark in (";", "\t") if mark in names[0]), None) if len(names) == 1 else None
+        if other is not None:
+            raise ValueError(
+                f"{part.name}: columns must be separated by {self.delimiter!r}. Got {other!r} in the first row; "
+                "save it with commas, or with tabs as .tsv."
+            )
         return names
 
     def _blocks(self, parts: Sequence[Part], progress: Progress | None = None) -> Iterator[_Block]:
@@ -302,4 +308,5 @@ def _reading(part: Part) -> Iterator[None]:
         yield
     except pa.ArrowException as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{part.name}: this is no readable {part.suffix} file: {reason}") from error
+        remedy = "; save it as UTF-8" if "UTF8" in reason else ""
+        raise ValueError(f"{part.name}: this is no readable {part.suffix} file: {reason}{remedy}") from error

@@ -178,7 +178,8 @@ class ScoreFile:
 def read_class_numbers(source: Source, budget: int | None = None) -> ClassNumbers:
     """One number per class: counts or probabilities.
 
-    A CSV or Parquet file has one column of numbers, and may have a column ``class`` that names the classes.
+    A CSV or Parquet file has one column of numbers, and may have a column that names the classes: ``class``, else the
+    only other column of text, else of whole numbers. So it reads what ``value_counts().to_csv()`` of pandas writes.
     """
     limit = memory_budget() if budget is None else budget
     parts = find_parts(source)
@@ -194,15 +195,31 @@ def read_class_numbers(source: Source, budget: int | None = None) -> ClassNumber
     numeric = [field.name for field in schema if field.name != "class" and is_numeric(field.type)]
     check_names(table, numeric, "count")
     name = choose_name(table.name, numeric, None, None, NUMBER_NAMES)
-    wanted = [name, *(["class"] if "class" in table.names else [])]
-    columns = read_columns(table, wanted, _types_of(schema), limit)
+    names = _find_class_names(table.name, schema, name)
+    if names is not None and names != "class":
+        schema = table.schema({names})
+    columns = read_columns(table, [name] if names is None else [name, names], _types_of(schema), limit)
     classes = None
-    if "class" in wanted:
-        labels = encode(columns.column("class"), f"{table.name}: column 'class'")
+    if names is not None:
+        labels = encode(columns.column(names), f"{table.name}: column {names!r}")
         if labels.num_missing or len(labels.classes) < len(labels.codes):
-            raise ValueError(f"{table.name}: column 'class' must name each class once.")
+            raise ValueError(f"{table.name}: column {names!r} must name each class once.")
         classes = tuple(labels.classes[code] for code in labels.codes)
     return ClassNumbers(columns.column(name).to_numpy(), classes)
+
+
+def _find_class_names(where: str, schema: pa.Schema, number: str) -> str | None:
+    """The column beside the numbers that names the classes; None where there is none."""
+    others = {field.name: field.type for field in schema if field.name != number}
+    if "class" in others:
+        return "class"
+    texts = [name for name, kind in others.items() if not is_numeric(kind)]
+    found = texts or [name for name, kind in others.items() if pa.types.is_integer(kind)]
+    if len(found) > 1:
+        raise ValueError(
+            f"{where}: which column names the classes is not clear; call it 'class'. Got: {join_names(found)}."
+        )
+    return found[0] if found else None
 
 
 def open_scores(
@@ -388,7 +405,9 @@ def _check_all_are_scores(where: str, types: dict[str, pa.DataType], names: Sequ
     """A numeric id that is taken for a class would shift all classes: better ask."""
     whole = [name for name in names if not pa.types.is_floating(types[name])]
     if whole and len(whole) < len(names):
+        remedy = f"say --id {whole[0]} if it is an id" if whole[0] else "write the table without its index"
         raise ValueError(
             f"{where}: column {whole[0]!r} has whole numbers, others have fractions, so it may be no score; "
-            f"say --id {whole[0]} if it is an id, or name the class columns by their prefix with --columns."
+            f"{remedy}, "
+            "or name the class columns by their prefix with --columns."
         )
