@@ -15,6 +15,7 @@ from scipy.sparse import csr_array, vstack
 
 from longtail._core.labels import IntArray
 from longtail._core.memory import memory_budget
+from longtail._core.parquet_pages import check_pages
 from longtail._core.sparse_parts import make_csr, parse_parts
 from longtail.estimators._extreme_data import LabelBatch, make_batch
 from longtail.estimators._extreme_features import FeatureScaling, are_counts, count_rows
@@ -198,14 +199,26 @@ class _ParquetStream:
 
         for path in self.paths:
             with parquet.ParquetFile(path) as file:
-                missing = {"labels", "features", "values"} - set(file.schema_arrow.names)
+                missing = {*COLUMNS} - set(file.schema_arrow.names)
                 if missing:
                     raise ValueError(f"{path} must have columns labels, features and values. It lacks {missing}.")
-                for batch in file.iter_batches(ROWS_AT_ONCE, columns=["labels", "features", "values"]):
-                    columns = {name: batch.column(name) for name in ("labels", "features", "values")}
+                _check_room(path, file)
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*COLUMNS]):
+                    columns = {name: batch.column(name) for name in COLUMNS}
                     if any(column.null_count for column in columns.values()):
                         raise ValueError(f"{path} must have a list in every row, if an empty one. Got null.")
                     yield columns
+
+
+def _check_room(path: Path, file: Any) -> None:
+    """Raise where a group of rows would not fit into memory: one row may have all its values."""
+    with path.open("rb") as raw:
+
+        def read_at(offset: int, size: int) -> bytes:
+            raw.seek(offset)
+            return raw.read(size)
+
+        check_pages(str(path), file.metadata, COLUMNS, path.stat().st_size, read_at, memory_budget())
 
 
 def _numbers(column: Any) -> npt.NDArray[np.int64]:
@@ -235,5 +248,6 @@ def _add(total: IntArray, part: npt.NDArray[Any]) -> IntArray:
     return part.astype(np.int64) if not len(total) else total + part
 
 
+COLUMNS = frozenset(("labels", "features", "values"))
 ROWS_AT_ONCE = 4096
 """Rows of a Parquet file to read at a time."""
