@@ -125,7 +125,8 @@ def _write_one_page(table: pa.Table, path: Path, **options: object) -> None:
 
 def _spell(number: int, width: int = 1) -> bytes:
     """A whole number of at least 0 as Parquet spells it, in at least so many bytes."""
-    rest, parts = 2 * number, []
+    rest = 2 * number
+    parts: list[int] = []
     while rest or len(parts) < width:
         parts.append(rest & 127)
         rest >>= 7
