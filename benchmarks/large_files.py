@@ -12,7 +12,8 @@ measure and write them. ``cpu_seconds`` is time of the processor, which other pr
 - labels: a folder of ten Parquet parts, a thousand classes.
 - scores: one Parquet file with 100 columns in float32, to Parquet, labels beside them. pandas, which holds all of it,
   does so only for sizes up to ``--pandas-rows``.
-- bombs: files of some kilobytes that unpack to gigabytes; the budget is 0.5 GB. ``outcome`` is what is said.
+- bombs: small files that unpack to gigabytes, or lie; the budget is 0.5 GB. ``size`` is the file's bytes, ``outcome``
+  what is said.
 - wide: 30,000 score columns in Parquet, 100,000 classes to CSV; a size and its half, so that a ratio of 2 is linear.
 - samplers: what the first batch of an epoch and the alias table take, in multiples of int64 labels.
 """
@@ -21,13 +22,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from bombs import write_bombs
 
 NUM_CLASSES = 100
 REPORT = """
@@ -166,48 +166,17 @@ def write_scores(path: Path, num_rows: int) -> None:
             writer.write_table(pa.table([rng.integers(0, NUM_CLASSES, size), *columns], schema=schema))
 
 
-def write_bombs(folder: Path, size: int) -> dict[str, tuple[Path, str]]:
-    """Files that unpack to about so many bytes, and the label column that to ask for."""
-    zeros = pa.table({"label": pa.array(np.zeros(10**7, dtype=np.int64))})
-    with pa.parquet.ParquetWriter(folder / "runs.parquet", zeros.schema) as writer:
-        for _ in range(size // zeros.nbytes):
-            writer.write_table(zeros)
-    word = pa.DictionaryArray.from_arrays(np.zeros(size // 10**6, dtype=np.int32), ["x" * 10**6])
-    pa.parquet.write_table(pa.table({"label": word}), folder / "words.parquet", compression="zstd")
-    with zipfile.ZipFile(folder / "arrays.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name in ("label", "other"):
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                header = {"descr": "<i8", "fortran_order": False, "shape": (size // 8,)}
-                np.lib.format.write_array_header_1_0(file, header)
-                for _ in range(size // 10**6):
-                    file.write(bytes(10**6))
-    for name, start, content in (
-        ("line.csv.gz", b"label\n", b"x" * 10**6),
-        ("rows.csv.gz", b"label,text\n", (b"0," + b"x" * 997 + b"\n") * 1000),
-        ("line.txt.gz", b"1 9 9\n", b"1" * 10**6),
-    ):
-        with gzip.open(folder / name, "wb", compresslevel=1) as file:
-            file.write(start)
-            for _ in range(size // 10**6):
-                file.write(content)
-    (folder / "header.txt").write_text(f"1 1 {2**31 - 1}\n{2**31 - 2} 0:1\n")
-    np.save(folder / "label.npy", np.array([0, 10**9]))
-    return {path.name: (path, "label") for path in sorted(folder.iterdir())}
-
-
-def measure_bombs(folder: Path, size: int) -> list[dict[str, Any]]:
+def measure_bombs(folder: Path, num_bytes: int, num_text_bytes: int) -> list[dict[str, Any]]:
     """Look at small files that unpack to much, with a budget of half a gigabyte."""
     bombs = folder / "bombs"
     bombs.mkdir()
-    return [
-        describe(
-            f"bomb {name}",
-            "longtail",
-            size,
-            measure(COMMAND, "inspect", path, "--label", label, "--json", memory="0.5"),
-        )
-        for name, (path, label) in write_bombs(bombs, size).items()
-    ]
+    rows = []
+    for what, path, label in write_bombs(bombs, num_bytes, num_text_bytes):
+        found = measure(COMMAND, "inspect", path, "--label", label, "--json", memory="0.5")
+        row = describe(f"bomb: {what}", "longtail", path.stat().st_size, found)
+        del row["rows_per_cpu_second"]  # the size is in bytes
+        rows.append(row)
+    return rows
 
 
 def measure_wide(folder: Path) -> list[dict[str, Any]]:
@@ -244,7 +213,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10**7, help="of labels")
     parser.add_argument("--score-rows", type=int, nargs="+", default=[200_000])
     parser.add_argument("--pandas-rows", type=int, default=1_000_000, help="of scores, at most")
-    parser.add_argument("--bomb-bytes", type=int, default=10**9)
+    parser.add_argument("--bomb-bytes", type=int, default=12_700_000_000, help="that an array unpacks to")
+    parser.add_argument("--bomb-text-bytes", type=int, default=10**9, help="that a packed text unpacks to")
     parser.add_argument("--samples", type=int, default=10**7, help="of samplers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -252,7 +222,7 @@ def main() -> None:
         cases: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
             "labels": lambda: measure_labels(folder, arguments.rows),
             "scores": lambda: measure_scores(folder, arguments.score_rows, arguments.pandas_rows),
-            "bombs": lambda: measure_bombs(folder, arguments.bomb_bytes),
+            "bombs": lambda: measure_bombs(folder, arguments.bomb_bytes, arguments.bomb_text_bytes),
             "wide": lambda: measure_wide(folder),
             "samplers": lambda: measure_samplers(arguments.samples),
         }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from longtail._core.memory import memory_budget
+from longtail._core.parquet_pages import check_pages
 from longtail._core.sparse_lines import Part
 from longtail._core.sparse_parts import make_csr
 
-__all__ = ["COLUMNS", "Chunk", "check_schema", "join_chunks", "make_chunk", "parse_columns", "select_rows"]
+__all__ = ["COLUMNS", "Chunk", "check_parquet", "join_chunks", "make_chunk", "parse_columns", "select_rows"]
 
 COLUMNS = ["labels", "features", "values"]
 """Of a Parquet file: lists of whole numbers, and of numbers as long as those of features."""
@@ -51,11 +52,21 @@ def join_chunks(chunks: list[Chunk]) -> Chunk:
     return Chunk(*(csr_array(vstack(parts, format="csr")) for parts in zip(*chunks, strict=True)))
 
 
-def check_schema(path: Path, names: Iterable[str]) -> None:
-    """Raise unless a Parquet file has the columns of samples."""
-    missing = set(COLUMNS) - set(names)
+def check_parquet(path: Path, metadata: Any) -> None:
+    """Raise unless a Parquet file has the columns of samples, and each group of its rows has room in memory.
+
+    A batch does not help: one row may have all values of a group.
+    """
+    missing = set(COLUMNS) - set(metadata.schema.to_arrow_schema().names)
     if missing:
         raise ValueError(f"{path} must have columns labels, features and values. It lacks {missing}.")
+    with path.open("rb") as file:
+
+        def read_at(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        check_pages(str(path), metadata, set(COLUMNS), path.stat().st_size, read_at, memory_budget())
 
 
 def parse_columns(path: Path, batch: Any) -> Part:

@@ -19,7 +19,7 @@ from longtail._core.random import mix_seed
 from longtail._core.sparse_chunks import (
     COLUMNS,
     Chunk,
-    check_schema,
+    check_parquet,
     join_chunks,
     make_chunk,
     parse_columns,
@@ -243,7 +243,7 @@ class _ParquetSource(NamedTuple):
         groups = []
         for path in self.paths:
             metadata = parquet.read_metadata(path)
-            check_schema(path, metadata.schema.to_arrow_schema().names)
+            check_parquet(path, metadata)
             groups += [
                 (path, number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)
             ]

@@ -194,3 +194,18 @@ def test_what_is_no_table_of_samples(tmp_path: Path) -> None:
         parquet.write_table(pyarrow.table(columns), tmp_path / "samples.parquet")
         with pytest.raises(ValueError, match=message):
             ExtremeClassifier(epochs=1).fit(tmp_path / "samples.parquet")
+
+
+def test_a_row_of_very_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of one value takes some bytes in the file however long it is, and all of them once read."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    ends = pyarrow.array([0, 10**6], pyarrow.int32())
+    lists = pyarrow.ListArray.from_arrays(ends, pyarrow.array(np.zeros(10**6, dtype=np.int64)))
+    path = tmp_path / "samples.parquet"
+    parquet.write_table(pyarrow.table({"labels": [[0]], "features": lists, "values": lists}), path)
+    assert path.stat().st_size < 10_000
+    monkeypatch.setenv("LONGTAIL_MEMORY", "0.01")
+    with pytest.raises(ValueError, match=r"column 'features.* of a row group would take 0\.012 GB of memory"):
+        ExtremeClassifier(epochs=1).fit(path)

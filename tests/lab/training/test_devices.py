@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from longtail.lab.runs.folder import load_run
-from longtail.lab.training import loop
-from longtail.lab.training.devices import limit_threads
+from longtail.lab.training import devices, loop
+from longtail.lab.training.devices import limit_threads, open_fabric
 from longtail.lab.training.recipe import find_recipe, load_recipe
 
 BIN = Path(sys.executable).parent
@@ -59,3 +59,46 @@ def test_training_a_small_model_uses_one_thread_and_leaves_the_setting_alone(tmp
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {1}
+
+
+class TestMatrixTiles:
+    """A processor may announce instructions that it lacks; a process that uses them ends without a word."""
+
+    STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    WORKS = "pass"
+
+    @pytest.fixture
+    def machine(self, tmp_path, monkeypatch):
+        """``machine(flags, program)``: what the processor announces, and what trying it does."""
+
+        def make(flags, program):
+            processor = tmp_path / "cpuinfo"
+            processor.write_text(f"flags : fpu avx2 {flags}\n")
+            monkeypatch.setattr(devices, "PROCESSOR", processor)
+            monkeypatch.setattr(devices, "MULTIPLY", program)
+            monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+            devices._can_multiply.cache_clear()
+
+        yield make
+        devices._can_multiply.cache_clear()
+
+    def test_that_are_announced_and_stop_are_one_line(self, machine, one_line):
+        machine("amx_bf16 amx_tile", self.STOPS)
+        with pytest.raises(ValueError, match="Illegal instruction") as caught:
+            open_fabric("cpu", precision="bf16-mixed")
+        assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in one_line(caught)
+
+    def test_that_are_announced_and_work_are_used(self, machine):
+        machine("amx_bf16", self.WORKS)
+        assert open_fabric("cpu", precision="bf16-mixed").device.type == "cpu"
+
+    def test_are_not_tried_for_nothing(self, machine, monkeypatch):
+        machine("avx512_bf16", self.STOPS)
+        assert open_fabric("cpu", precision="bf16-mixed")
+        machine("amx_bf16", self.STOPS)
+        assert open_fabric("cpu", precision="32-true")
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+        assert open_fabric("cpu", precision="bf16-mixed")
+        monkeypatch.setattr(devices, "PROCESSOR", devices.PROCESSOR / "absent")
+        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+        assert open_fabric("cpu", precision="bf16-mixed")

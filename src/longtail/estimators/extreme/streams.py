@@ -17,7 +17,7 @@ from longtail._core.memory import memory_budget
 from longtail._core.sparse_chunks import (
     COLUMNS,
     Chunk,
-    check_schema,
+    check_parquet,
     join_chunks,
     make_chunk,
     parse_columns,
@@ -180,7 +180,7 @@ class _ParquetStream:
 
         for path in self.paths:
             with parquet.ParquetFile(path) as file:
-                check_schema(path, file.schema_arrow.names)
+                check_parquet(path, file.metadata)
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=COLUMNS):
                     yield parse_columns(path, batch)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +30,11 @@ TIMEOUT_SECONDS = 1800.0
 
 LOST = re.compile(r"timed? ?out|connection (closed|reset)|broken pipe|socket", re.IGNORECASE)
 """What the backends say of a process that does not answer any more."""
+
+INSTRUCTIONS_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+"""Limits the instructions that matrices are multiplied with; see oneDNN."""
+PROCESSOR = Path("/proc/cpuinfo")
+MULTIPLY = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 
 LAUNCHERS = (
     ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -49,11 +59,14 @@ def open_fabric(
     if settings.get("strategy") == "ddp" or (isinstance(devices, int) and devices > 1):
         settings["strategy"] = DDPStrategy(timeout=timedelta(seconds=timeout))
     try:
-        return Fabric(accelerator=accelerator, precision=precision, **settings)
+        fabric = Fabric(accelerator=accelerator, precision=precision, **settings)
     except (ImportError, MisconfigurationException, RuntimeError) as error:
         raise ValueError(
             f"accelerator {accelerator!r} with devices {devices!r} can't be had here; there is {_available()}."
         ) from error
+    if fabric.device.type == "cpu" and str(precision).startswith("bf16"):
+        _check_matrix_tiles()
+    return fabric
 
 
 @contextmanager
@@ -106,6 +119,32 @@ def _read_launcher(environment: Mapping[str, str]) -> dict[str, Any] | None:
             strategy = "ddp" if int(environment[whole]) > 1 else "auto"
             return {"devices": per_node, "num_nodes": num_nodes, "strategy": strategy}
     return None
+
+
+def _check_matrix_tiles() -> None:
+    """Raise where the machine announces instructions for matrices of bfloat16 and stops at their first use.
+
+    Some virtual machines do. A process that is stopped so can say nothing, so a child tries it first.
+    """
+    if INSTRUCTIONS_VARIABLE in os.environ or not _announces_tiles() or _can_multiply():
+        return
+    raise ValueError(
+        "bfloat16 stops with 'Illegal instruction' here: this machine announces matrix tiles (AMX) that it does not "
+        f"have. Set the variable {INSTRUCTIONS_VARIABLE}=AVX512_CORE_BF16, or train.precision=32-true."
+    )
+
+
+def _announces_tiles() -> bool:
+    try:
+        return "amx_bf16" in PROCESSOR.read_text()
+    except OSError:  # not on Linux
+        return False
+
+
+@cache
+def _can_multiply() -> bool:
+    """Whether a child that multiplies matrices of bfloat16 ends by itself."""
+    return subprocess.run([sys.executable, "-c", MULTIPLY], capture_output=True).returncode != -signal.SIGILL
 
 
 def _available() -> str:

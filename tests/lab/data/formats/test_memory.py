@@ -80,6 +80,15 @@ def expect(peak_memory, read, message=None):
     return found[0] if found else None
 
 
+def zigzag(value, width=1):
+    """A whole number as in a Parquet footer, in at least so many bytes."""
+    value, parts = 2 * value, []
+    while value or len(parts) < width:
+        parts.append(value & 127)
+        value >>= 7
+    return bytes([part | 128 for part in parts[:-1]] + [parts[-1]])
+
+
 REFUSED = r"would take .* GB of memory, and data may take 0\.05 GB; allow more with --memory or LONGTAIL_MEMORY"
 
 
@@ -98,6 +107,47 @@ class TestParquet:
         assert found.counts.tolist() == [300]
         expect(peak_memory, lambda: read_scores(bombs / "text.parquet"), REFUSED)
         expect(peak_memory, lambda: read_text_table(bombs / "text.parquet"), REFUSED)
+
+    def test_a_footer_that_lies_about_a_page(self, bombs, tmp_path, peak_memory):
+        """pyarrow unpacks a page to the size in its header; the size in the footer is for information."""
+        zeros = pa.table({"label": np.zeros(NUM_ROWS, dtype=np.int64)})
+        path = tmp_path / "lie.parquet"
+        options = {"use_dictionary": False, "data_page_size": 2**30, "max_rows_per_page": NUM_ROWS}
+        pa.parquet.write_table(zeros, path, row_group_size=NUM_ROWS, compression="zstd", **options)
+        del zeros
+        pa.default_memory_pool().release_unused()
+        honest = pa.parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size
+        path.write_bytes(path.read_bytes().replace(zigzag(honest), zigzag(100, len(zigzag(honest)))))
+        assert pa.parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 100
+        expect(peak_memory, lambda: count_labels(path), r"lie.parquet: a page of each column " + REFUSED)
+
+    @pytest.mark.parametrize("is_fixed", [False, True])
+    def test_a_list_of_very_many_values(self, tmp_path, peak_memory, is_fixed):
+        values = pa.array(np.zeros(NUM_ROWS, dtype=np.int64))
+        ends = pa.array([0, NUM_ROWS], pa.int32())
+        cells = (
+            pa.FixedSizeListArray.from_arrays(values, NUM_ROWS)
+            if is_fixed
+            else pa.ListArray.from_arrays(ends, values)
+        )
+        path = tmp_path / "list.parquet"
+        pa.parquet.write_table(pa.table({"a": [0.5], "b": [0.5], "beside": cells}), path)
+        del values, cells
+        pa.default_memory_pool().release_unused()
+        assert path.stat().st_size < 10_000
+        expect(peak_memory, lambda: read_scores(path), r"column 'beside.list.element' of a row group " + REFUSED)
+        expect(peak_memory, lambda: count_labels(path, "beside"), "must have one label per row. Got .*list")
+
+    def test_long_values_of_fixed_length_are_read_a_few_at_a_time(self, tmp_path, peak_memory):
+        path = tmp_path / "fixed.parquet"
+        cells = pa.array([b"x" * MEGABYTE] * 300, pa.binary(MEGABYTE))
+        pa.parquet.write_table(
+            pa.table({"a": np.zeros(300), "b": np.ones(300), "beside": cells}), path, compression="zstd"
+        )
+        del cells
+        pa.default_memory_pool().release_unused()
+        scores = open_scores(path)
+        assert expect(peak_memory, lambda: sum(len(batch.values) for batch in scores.batches())) == 300
 
 
 class TestArrays:

@@ -146,11 +146,14 @@ def count_indicator(source: Source, column: str | None, budget: int) -> LabelCou
 
 def find_column_labels(table: TableFile, name: str) -> LabelColumn:
     """The labels in a column of a table. A CSV's are read as text, so that 01 and 1 differ."""
+    where = f"{table.name}: column {name!r}"
+    if not table.has_text_header and pa.types.is_nested(table.schema().field(name).type):
+        raise ValueError(f"{where} must have one label per row. Got {table.schema().field(name).type}.")
 
     def read_batches(progress: Progress | None) -> Iterator[pa.ChunkedArray]:
         return (batch.column(0) for batch in table.batches([name], {name: pa.string()}, progress))
 
-    return LabelColumn(f"{table.name}: column {name!r}", read_batches, table.num_bytes, table.has_text_header)
+    return LabelColumn(where, read_batches, table.num_bytes, table.has_text_header)
 
 
 def find_array_labels(arrays: ArrayFile, name: str) -> LabelColumn:

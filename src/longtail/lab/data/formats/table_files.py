@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from longtail._core.memory import check_memory, memory_budget
+from longtail._core.parquet_pages import check_pages
 from longtail.correction import ATTRIBUTE
 from longtail.lab.data.formats._csv_blocks import ColumnTypes, cut_blocks, parse_block, take_first_row
 from longtail.lab.data.formats.sources import Part, Progress
@@ -23,6 +24,8 @@ BATCH = 2**25
 MOST_ROWS, FEWEST_ROWS = 2**20, 64
 LARGEST_BUFFER, SMALLEST_BUFFER = 2**20, 2**12
 """Bytes of each column of a Parquet file to have in memory at a time."""
+HEADER_WINDOW = 2**12
+"""Bytes of a Parquet file to read at a time in search of the headers of its pages."""
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -172,10 +175,11 @@ class _ParquetTable:
     def batches(
         self, columns: Sequence[str], kinds: Mapping[str, pa.DataType], progress: Progress | None = None
     ) -> Iterator[pa.Table]:
-        num_rows = _choose_num_rows(len(columns), self.budget)
+        widths = [_count_bytes_of_one(self._schema.field(name).type) for name in columns]
+        check_memory(sum(widths), f"{self.name}: a row", self.budget)
+        num_rows = _choose_num_rows(sum(widths), self.budget)
         for part in self.parts:
             with self._open(part, columns) as file:
-                self._check_chunks(part, file, {*columns})
                 # Pages are read as they are needed: a group of rows need not fit into memory.
                 for batch in file.iter_batches(num_rows, columns=[*columns], use_threads=len(columns) > 1):
                     yield pa.Table.from_batches([batch]).select([*columns])
@@ -187,16 +191,21 @@ class _ParquetTable:
         buffer_size = max(SMALLEST_BUFFER, min(LARGEST_BUFFER, self.budget // (8 * max(1, len(columns)))))
         text = [name for name in columns if _is_text(self._schema.field(name).type)]
         with _reading(part), part.open() as raw:
-            yield pyarrow.parquet.ParquetFile(raw, read_dictionary=text, buffer_size=buffer_size, pre_buffer=False)
+            file = pyarrow.parquet.ParquetFile(raw, read_dictionary=text, buffer_size=buffer_size, pre_buffer=False)
+            self._check_pages(part, file, raw, {*columns})
+            yield file
 
-    def _check_chunks(self, part: Part, file: pyarrow.parquet.ParquetFile, columns: Set[str]) -> None:
-        """Raise where the pages of a column, one of which holds its words, could be larger than the budget."""
-        metadata = file.metadata
-        wanted = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in columns]
-        for group in range(metadata.num_row_groups):
-            chunks = metadata.row_group(group)
-            largest = max((chunks.column(i).total_uncompressed_size for i in wanted), default=0)
-            check_memory(largest, f"{part.name}: a column of a row group", self.budget)
+    def _check_pages(
+        self, part: Part, file: pyarrow.parquet.ParquetFile, raw: pa.NativeFile, columns: Set[str]
+    ) -> None:
+        is_near = isinstance(part.filesystem, pa.fs.LocalFileSystem)
+        window = HEADER_WINDOW if is_near else LARGEST_BUFFER
+
+        def read_at(offset: int, size: int) -> bytes:
+            content: bytes = raw.read_at(size, offset)
+            return content
+
+        check_pages(part.name, file.metadata, columns, part.size, read_at, self.budget, window)
 
 
 class _FrameTable:
@@ -220,7 +229,7 @@ class _FrameTable:
     def batches(
         self, columns: Sequence[str], kinds: Mapping[str, pa.DataType], progress: Progress | None = None
     ) -> Iterator[pa.Table]:
-        num_rows = _choose_num_rows(len(columns), memory_budget())
+        num_rows = _choose_num_rows(8 * len(columns), memory_budget())
         chosen = self.table.select([*columns])
         for start in range(0, self.num_rows, num_rows):
             yield chosen.slice(start, num_rows)
@@ -268,9 +277,14 @@ def _widen_text(table: pa.Table) -> pa.Table:
     return table
 
 
-def _choose_num_rows(num_columns: int, budget: int) -> int:
+def _count_bytes_of_one(kind: pa.DataType) -> int:
+    """What a value takes; a fixed number of bytes may be any number."""
+    return max(8, kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 8
+
+
+def _choose_num_rows(row_bytes: int, budget: int) -> int:
     """Rows to read at a time: at least some dozens, as every column takes its time, where these have room."""
-    row_bytes = 8 * max(1, num_columns)
+    row_bytes = max(8, row_bytes)
     return max(1, min(MOST_ROWS, max(BATCH // row_bytes, min(FEWEST_ROWS, budget // (16 * row_bytes)))))
 
 
@@ -306,7 +320,9 @@ def _reading(part: Part) -> Iterator[None]:
     """Errors of pyarrow as one line that names the file."""
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, which says enough
+            raise
         reason = str(error).partition("\n")[0]
         remedy = "; save it as UTF-8" if "UTF8" in reason else ""
         raise ValueError(f"{part.name}: this is no readable {part.suffix} file: {reason}{remedy}") from error
