@@ -31,6 +31,9 @@ from longtail import (
     ThresholdedClassifier,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:ConformalClassifier:UserWarning")
+"""Some data here are too few to calibrate with, which it says."""
+
 AROUND = [LogitAdjustedClassifier, PriorCorrectedClassifier, ThresholdedClassifier, ConformalClassifier]
 WEIGHTED = [LogitAdjustedClassifier, PriorCorrectedClassifier]
 """Those whose own fit names sample_weight."""
