@@ -1,7 +1,10 @@
 """Runs of a comparison, and folds of an estimator, on the workers of a cluster."""
 
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -37,6 +40,44 @@ def dask_address():
             yield cluster.scheduler_address
 
 
+@pytest.fixture(scope="module")
+def ray_address():
+    """A cluster of Ray with two workers in processes of its own."""
+    pytest.importorskip("ray")
+    pytest.importorskip("grpc", reason="ray:// needs ray[client]")
+    ports = [_free_port() for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder:  # a short path, for sockets have no room for a long one
+        options = {"port": ports[0], "ray-client-server-port": ports[1], "temp-dir": folder, "num-cpus": 2}
+        options |= {"node-ip-address": "127.0.0.1", "include-dashboard": "false", "object-store-memory": 10**8}
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        with (Path(folder) / "output.txt").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            try:
+                _wait_for(ports[1], process)
+                yield f"ray://127.0.0.1:{ports[1]}"
+            finally:
+                process.send_signal(signal.SIGTERM)  # it ends what it has started
+                process.wait(timeout=120)
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _wait_for(port, process):
+    deadline = time.monotonic() + 300
+    while True:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+
+
 @pytest.mark.filterwarnings("ignore")  # of Dask and what it stands on
 def test_a_comparison_on_dask_is_the_one_on_this_machine(dask_address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # folders are relative, as from the command line
@@ -46,6 +87,13 @@ def test_a_comparison_on_dask_is_the_one_on_this_machine(dask_address, tmp_path,
     assert len(spread) == 3  # with the plain one that the post-hoc method takes over
     here = list(run_jobs(plan_jobs(RECIPE, methods, [0], tmp_path / "here"), workers=1))
     assert {run.method: run.metrics for run in spread} == {run.method: run.metrics for run in here}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_comparison_on_ray_makes_its_runs(ray_address, tmp_path):
+    with connect_cluster(ray_address):
+        runs = list(run_on_cluster(plan_jobs(RECIPE, ["logit_adjusted"], [0, 1], tmp_path)))
+    assert sorted((run.method, run.seed) for run in runs) == [("logit_adjusted", 0), ("logit_adjusted", 1)]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -61,10 +109,12 @@ def test_a_run_that_fails_takes_only_those_along_that_need_it(dask_address, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_cross_validation_runs_on_the_cluster_with_one_line(dask_address):
+@pytest.mark.parametrize("kind", ["dask", "ray"])
+def test_cross_validation_runs_on_the_cluster_with_one_line(kind, request):
+    address = request.getfixturevalue(f"{kind}_address")
     X = np.random.default_rng(0).normal(size=(200, 3))
     y = (X[:, 0] > 1).astype(int)
-    with connect_cluster(dask_address):
+    with connect_cluster(address):
         spread = LogitAdjustedClassifier(LogisticRegression(), n_jobs=-1).fit(X, y)
     here = LogitAdjustedClassifier(LogisticRegression()).fit(X, y)
     assert spread.tau_ == here.tau_

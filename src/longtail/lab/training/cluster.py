@@ -42,7 +42,7 @@ def _import_ray(address: str) -> Callable[[], AbstractContextManager[Any]]:
         import ray
         from ray.util.joblib import register_ray
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f'{address} needs Ray; get it with: pip install "ray[default]"') from None
+        raise ModuleNotFoundError(f'{address} needs Ray; get it with: pip install "ray[client]"') from None
     register_ray()
     return partial(ray.init, address=address)
 
@@ -52,19 +52,23 @@ def run_on_cluster(jobs: Sequence[Job]) -> Iterator[Run | Failure]:
 
     Every machine must have longtail, and see the runs' folders under the same path. A run is a process of its own,
     and ends with the worker that started it; another call resumes it. What is complete already is only read. An
-    interrupt takes back what is queued; runs under way come to their end, and the next call finds them.
+    interrupt takes back what is queued; runs under way come to their end, and the next call finds them. Ray's backend
+    hands over nothing before all of them are done: then runs are yielded at the end.
 
     Use it inside ``joblib.parallel_config(backend="dask")``, or ``connect_cluster``.
     """
     from joblib import Parallel, delayed
+    from joblib.parallel import get_active_backend
 
+    backend, _ = get_active_backend()
+    return_as = "generator_unordered" if backend.supports_return_generator else "list"
     failed: set[Path | None] = set()
     for wave in ([job for job in jobs if job.needs is None], [job for job in jobs if job.needs is not None]):
         for job in wave:
             if job.needs in failed:
                 yield Failure(job, f"{job.needs} failed, and this run takes over its model.")
         possible = [job for job in wave if job.needs not in failed]
-        workers = Parallel(n_jobs=-1, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+        workers = Parallel(n_jobs=-1, return_as=return_as, batch_size=1, pre_dispatch="all")
         calls = (delayed(_run_numbered)(number, *_describe_job(job)) for number, job in enumerate(possible))
         for number, reason in workers(calls):
             outcome = Failure(possible[number], reason) if reason else _read_run(possible[number])
