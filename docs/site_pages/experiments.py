@@ -89,17 +89,16 @@ def sharded_table(path: Path) -> str:
 
 def sharded_needs(path: Path, num_labels: int = 10**8, size: int = 128) -> str:
     """What more labels need on more processes: rows of the largest head and of the smallest one, in proportion."""
-    rows = read_rows(path)
+    rows = [row for row in read_rows(path) if row["size"] == str(size)]
     small, large = (find(rows, key=lambda row: int(row["labels"]))["labels"] for find in (min, max))
     measured = {row["what"].partition(",")[0]: row for row in rows if row["labels"] == large}
-    num_numbers, processes = _sharded_numbers(measured["load"]), int(measured["load"]["processes"])
-    growth = num_labels * (size + 1) / num_numbers  # a number per label is Adagrad's
+    growth, processes = num_labels / int(large), int(measured["load"]["processes"])
     peaks = {row["labels"]: _beside_rows(row) for row in rows if row["what"] == "load"}
     per_label = (peaks[large] - peaks[small]) / (int(large) - int(small))
     beside = peaks[large] + per_label * (num_labels - int(large))
     body = []
     for number in (8, 16, 32, 64):
-        memory = 4 * num_labels * (size + 1) / number + beside
+        memory = 4 * num_labels * (size + 1) / number + beside  # a number per label is Adagrad's
         share = growth * processes / number
         parts = (f"{float(measured[name]['cpu_seconds']) * share:.0f}" for name in ("save", "load", "topk"))
         saved = float(measured["save"]["gigabytes"]) * growth / number
@@ -108,14 +107,10 @@ def sharded_needs(path: Path, num_labels: int = 10**8, size: int = 128) -> str:
     return table([*header, "save, s", "load, s", "exact topk, s"], body)
 
 
-def _sharded_numbers(row: Row) -> int:
-    """Numbers of all class vectors and of Adagrad."""
-    return int(row["labels"]) * (int(row["size"]) + 1)
-
-
 def _beside_rows(row: Row) -> float:
-    """Bytes of a process at its peak beside its share of the rows."""
-    return float(row["peak_gib_per_process"]) * 2**30 - 4 * _sharded_numbers(row) / int(row["processes"])
+    """Bytes of a process at its peak beside its share of the class vectors and of Adagrad's numbers."""
+    own = 4 * int(row["labels"]) * (int(row["size"]) + 1) / int(row["processes"])
+    return float(row["peak_gib_per_process"]) * 2**30 - own
 
 
 def recommendation_table(path: Path) -> str:

@@ -311,11 +311,24 @@ def fail_in_one_process(rank, folder):
             saved.save(1, attempt)
         except (ValueError, OSError) as error:
             messages.append(str(error))
-    return messages, saved.latest()
+    return messages, saved.latest(), load_by_torch(folder / "torch")
 
 
-def test_a_failure_of_one_process_is_one_of_all(tmp_path, two_processes):
-    (first, latest), (second, _) = two_processes(fail_in_one_process, tmp_path)
+def load_by_torch(folder):
+    """Whether ``torch.distributed.checkpoint`` writes a head, and reads it into another one in place."""
+    from torch.distributed import checkpoint
+
+    first, second = (SampledLinear(4, 7, ng.uniform(7), ng.importance, 3, is_sharded=True) for _ in range(2))
+    is_other = not torch.equal(first.weight, second.weight)
+    checkpoint.save({"head": first.state_dict()}, checkpoint_id=folder)
+    checkpoint.load({"head": second.state_dict()}, checkpoint_id=folder)
+    return is_other and torch.equal(first.weight, second.weight)
+
+
+def test_a_failure_of_one_process_is_one_of_all_and_torch_has_checkpoints_too(tmp_path, two_processes):
+    (first, latest, is_loaded), (second, _, is_loaded_too) = two_processes(fail_in_one_process, tmp_path)
+    assert is_loaded
+    assert is_loaded_too
     assert "another process failed" in first[0]
     assert "must be finite" in second[0]
     assert first[1] == second[1]
