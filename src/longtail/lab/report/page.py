@@ -102,10 +102,7 @@ def _describe_selection(comparison: Comparison[Any]) -> str:
     num_hidden = len(comparison.methods) - len(comparison.preselected)
     if not num_hidden:
         return ""
-    return (
-        f"Most figures show the baseline and the best three of {len(comparison.methods)} methods at first. Press a "
-        "name above a figure to show or hide a method in all of them."
-    )
+    return f"Most figures show the baseline and the best three of {len(comparison.methods)} methods at first."
 
 
 def _list_facts(comparison: Comparison[Any]) -> dict[str, str]:
