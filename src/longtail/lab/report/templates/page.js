@@ -2,7 +2,8 @@
 (() => {
   "use strict";
   const root = document.documentElement;
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const sources = [...document.querySelectorAll('script[type="application/json"]')];
+  const figures = Object.assign({}, ...sources.map((source) => JSON.parse(source.textContent)));
   const plots = [...document.querySelectorAll("[data-figure]")];
   const unpressed = document.querySelectorAll('[data-series][aria-pressed="false"]');
   const hidden = new Set([...unpressed].map((button) => button.dataset.series));
