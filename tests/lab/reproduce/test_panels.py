@@ -83,3 +83,18 @@ def test_the_page_loads_nothing_and_can_be_read_without_pictures(figure):
     assert len(re.findall(r'role="img" aria-labelledby="caption-figure-0-\d"', head)) == 2
     assert head.count("<figcaption") == 2
     assert ">a &lt; b now: loss, for one and two.<" in head
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_browser_draws_the_panels(browser, figure, tmp_path, width, scheme):
+    path = tmp_path / "page.html"
+    path.write_text(page("Panels", plots([figure])[0]))
+    browser.open(path, width=width, scheme=scheme, touch=width < 500)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    tops = browser.evaluate("[...document.querySelectorAll('.plot')].map((plot) => plot.getBoundingClientRect().top)")
+    assert (tops[0] == tops[1]) == (width > 500)
+    drawn = "document.querySelectorAll('.plot .scatterlayer .trace path').length"
+    assert browser.evaluate(drawn) >= 4
+    browser.evaluate("document.querySelector('[data-series=figure-0-series-0]').click()")
+    browser.wait_for("document.querySelectorAll('.plot .scatterlayer .trace').length === 2")
+    assert browser.complaints == []

@@ -211,7 +211,7 @@ def render_inspection(found: Inspection) -> rich.console.RenderableType:
     caption = Text("samples of each class, most frequent first, on a logarithmic scale", "dim")
     lines.append(Text(describe_skew(found.counts)))
     parts = _render_groups(found) if found.has_useful_groups else [_tabulate_classes(found)]
-    return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, methods)
+    return rich.console.Group(*lines, Text(), drawing, caption, Text(), *parts, Text(), methods)
 
 
 def describe_skew(counts: tuple[int, ...]) -> str:

@@ -16,7 +16,7 @@ def adjust(
     scores: Annotated[
         list[str],
         typer.Argument(
-            metavar="SCORES...",
+            metavar="SCORES",
             help="Scores, one column per class: .csv, .parquet, .npy or .npz; tables in any number of files, folders "
             "of parts or URLs.",
         ),
