@@ -10,6 +10,15 @@ import pytest
 import torch
 
 
+def load_neighbor(name):
+    # Tests are imported by path, not from sys.path, so their neighbors are too.
+    path = Path(__file__).with_name(name)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def two_processes(run_in_processes):
     """``two_processes(function, *args)`` runs ``function(rank, *args)`` in two processes and gives both results."""
@@ -19,12 +28,35 @@ def two_processes(run_in_processes):
 @pytest.fixture(scope="session")
 def run_in_processes():
     """``run_in_processes(number, function, *args)`` runs ``function(rank, *args)`` in so many processes."""
-    # Tests are imported by path, not from sys.path, so their neighbors are too.
-    path = Path(__file__).with_name("distributed_helpers.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    helpers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(helpers)
-    return helpers.run_in_processes
+    return load_neighbor("distributed_helpers.py").run_in_processes
+
+
+@pytest.fixture(scope="session")
+def contrast():
+    """``contrast("#000000", "#ffffff")`` of two colors, as WCAG 2 has it."""
+
+    def luminance(color):
+        channels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    def measure(one, other):
+        high, low = sorted((luminance(one), luminance(other)), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    return measure
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A browser that opens pages; tests that need it are skipped where there is none."""
+    helpers = load_neighbor("browser.py")
+    program = helpers.find_browser()
+    if program is None:
+        pytest.skip(f"needs one of {', '.join(helpers.NAMES)} to open the page")
+    opened = helpers.Browser(program, tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -300,6 +300,32 @@ class TestHooks:
         with griffe.temporary_visited_package("fake", modules=files) as package:
             assert hooks.reference.undocumented(package) == []
 
+    def test_a_picture_follows_the_scheme_of_the_page(self, hooks):
+        text = (ROOT / "docs" / "results.md").read_text()
+        shown = hooks.pictures.split_schemes(text)
+        assert "<picture>" in text
+        assert "<picture>" not in shown
+        assert re.findall(r'class="picture (only-\w+)" alt="Balanced [^"]+" src="pictures/(\w+)', shown) == [
+            ("only-light", "results_light"),
+            ("only-dark", "results_dark"),
+        ]
+
+    def test_a_search_finds_answers_before_guides_before_code(self, hooks):
+        ranks = [hooks._rank_page(path) for path in ("faq.md", "posthoc.md", "reference/losses.md")]
+        assert ranks == sorted(ranks, reverse=True)
+        assert len(set(ranks)) == 3
+        assert all((ROOT / "docs" / path).is_file() for path in hooks.ANSWERS)
+
+    @pytest.mark.parametrize(("scheme", "page"), [("default", "#ffffff"), ("slate", "#1e2129")])
+    def test_colors_of_the_site_can_be_read(self, contrast, scheme, page):
+        css = (ROOT / "docs" / "stylesheets" / "extra.css").read_text()
+        block = re.search(rf'\[data-md-color-scheme="{scheme}"\] {{(.*?)}}', css, re.DOTALL).group(1)
+        colors = dict(re.findall(r"--([\w-]+): (#\w{6});", block))
+        assert {"md-typeset-a-color", "md-default-fg-color--light", "md-code-hl-comment-color"} <= colors.keys()
+        for name, color in colors.items():
+            least = 3 if name in ("frequent", "rare") else 4.5  # lines of pictures, and text
+            assert contrast(color, page) >= least, name
+
     def test_the_build_stops_at_an_undocumented_name(self, hooks, monkeypatch):
         from mkdocs.config.defaults import MkDocsConfig
         from mkdocs.exceptions import PluginError

@@ -57,7 +57,7 @@ def draw(rows: Sequence[Row], scheme: Scheme) -> Figure:
     """Two lines over the number of training images, and the change between them."""
     methods = group_by_method(rows)
     before, after = average_bins(methods[BEFORE]), average_bins(methods[AFTER])
-    figure = Figure(figsize=(8.6, 3.7), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.7), layout="constrained")
     axes = figure.add_subplot()
     for (x, low), (_, high) in zip(before, after, strict=True):
         if abs(high - low) < SHORTEST_ARROW:
@@ -66,14 +66,14 @@ def draw(rows: Sequence[Row], scheme: Scheme) -> Figure:
         axes.annotate("", (x, high), (x, low), arrowprops=arrow)
     axes.plot(*zip(*before, strict=True), color=scheme.before, marker="o", ls="--", label="before: cross-entropy")
     axes.plot(*zip(*after, strict=True), color=scheme.after, marker="s", label="after: adjust_logits(logits, prior)")
-    for index, offset in ((0, (0, 10)), (-1, (10, 4))):
+    for index, offset in ((0, (-32, 28)), (-1, (10, 4))):
         (x, low), (_, high) = before[index], after[index]
         middle = (x, (low + high) / 2) if index else (x, high)
         style = {
             "textcoords": "offset points",
             "fontsize": 13,
             "fontweight": "bold",
-            "ha": "left" if index else "center",
+            "ha": "left",
         }
         axes.annotate(f"{low:.0%} → {high:.0%}", middle, offset, **style)
     axes.set(

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import hashlib
+import html
 import io
 import runpy
 import warnings
@@ -167,6 +168,7 @@ def gallery_index() -> str:
 
 def example_page(example: Example) -> str:
     """The page of one example."""
-    picture = f'<img class="picture" src="{example.name}.svg" alt="{one_line(example.title)}">'
+    words = html.escape(one_line(f"{example.title}: {example.text}").replace("`", ""))
+    picture = f'<img class="picture drawn" src="{example.name}.svg" alt="{words}">'
     parts = [f"# {example.title}", example.text, picture, fenced(example.code, "python")]
     return "\n\n".join([*parts, f"This script is `examples/gallery/{example.name}.py`."]) + "\n"

@@ -74,7 +74,7 @@ def describe(errors: Errors) -> str:
 
 def draw(errors: Errors, scheme: Scheme) -> Figure:
     """One line per data set: from plain cross-entropy to what corrects it."""
-    figure = Figure(figsize=(8.6, 1.1 + 0.62 * len(errors)), layout="constrained")
+    figure = Figure(figsize=(6.2, 1.1 + 0.62 * len(errors)), layout="constrained")
     axes = figure.add_subplot()
     for place, found in enumerate(errors.values()):
         ends = [value.mean for value in found.values()]
@@ -105,7 +105,7 @@ def draw(errors: Errors, scheme: Scheme) -> Figure:
     axes.set_xlim(0, 1.15 * max(value.mean for found in errors.values() for value in found.values()))
     axes.set_xlabel("balanced error, % (less is better)")
     axes.set_title("What adjusting gains")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3)
+    figure.legend(loc="outside lower center", ncols=3, columnspacing=1.2, handletextpad=0.3)
     return figure
 
 

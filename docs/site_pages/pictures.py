@@ -8,6 +8,16 @@ from urllib.parse import unquote
 
 IMAGE = re.compile(r"<(?:img|source)\b[^>]*?(?:src|srcset)=\"?([^\">\s]+)")
 RAW_FORMULA = re.compile(r"formula[0-9a-f]{12}placeholder|language-math|\$\$")
+PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
+
+
+def split_schemes(text: str) -> str:
+    """A picture that follows the reader's system as two, of which the style sheet shows the one of the page's scheme:
+    a page may be light on a dark system.
+    """
+    return PICTURE.sub(
+        r'<img class="picture only-light" alt="\2" src="\3"><img class="picture only-dark" alt="\2" src="\1">', text
+    )
 
 
 def find_problems(site: Path) -> list[str]:

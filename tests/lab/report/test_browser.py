@@ -1,132 +1,11 @@
 """What a browser makes of the page."""
 
 import base64
-import contextlib
-import fcntl
-import json
-import os
-import shutil
-import subprocess
-import sys
-import time
+import re
 
 import pytest
 
-AT_3_AND_4 = """import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.dup2(int(sys.argv[2]), 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
-class Browser:
-    """Headless Chromium, spoken to in its debugging protocol over a pipe."""
-
-    def __init__(self, program, folder):
-        to_browser, self._output = os.pipe()
-        self._input, from_browser = os.pipe()
-        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-        command += [f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
-        # The protocol wants its pipes at 3 and 4, which may be taken here but not in a new process.
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", AT_3_AND_4, *map(str, ends), *command],
-            pass_fds=ends,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for end in (to_browser, from_browser, *ends):
-            os.close(end)
-        self._received = b""
-        self._last_id = 0
-        self._session = None
-        self.complaints = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method, **parameters):
-        self._last_id += 1
-        message = {"id": self._last_id, "method": method, "params": parameters}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._output, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next_message()
-            if answer.get("id") == self._last_id:
-                assert "error" not in answer, answer
-                return answer["result"]
-            self._note(answer)
-
-    def _next_message(self):
-        while b"\0" not in self._received:
-            part = os.read(self._input, 2**20)
-            assert part, "Chromium ended"
-            self._received += part
-        message, _, self._received = self._received.partition(b"\0")
-        return json.loads(message)
-
-    def _note(self, event):
-        parameters = event.get("params", {})
-        if event["method"] == "Runtime.exceptionThrown":
-            self.complaints.append(parameters["exceptionDetails"])
-        elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
-            self.complaints.append(parameters["args"])
-        elif event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(parameters["entry"])
-        elif event["method"] == "Network.requestWillBeSent":
-            url = parameters["request"]["url"]
-            if not url.startswith(("file:", "data:", "blob:")):
-                self.complaints.append(url)
-
-    def open(self, path, width=1280, height=900, scheme="light", touch=False):
-        self.complaints.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
-        self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=path.as_uri())
-        self.wait_for("document.documentElement?.dataset.figures === 'drawn'")
-
-    def evaluate(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def wait_for(self, condition, seconds=60):
-        end = time.monotonic() + seconds
-        while not self.evaluate(condition):
-            assert time.monotonic() < end, f"never true: {condition}; {self.complaints}"
-            time.sleep(0.05)
-
-    def screenshot(self, path, whole=True):
-        image = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(image))
-
-    def close(self):
-        with contextlib.suppress(OSError, AssertionError):
-            self._session = None
-            self.call("Browser.close")
-        os.close(self._output)
-        os.close(self._input)
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((found for name in names if (found := shutil.which(name))), None)
-    if program is None:
-        pytest.skip(f"needs one of {', '.join(names)} to open the page")
-    opened = Browser(program, tmp_path_factory.mktemp("browser"))
-    yield opened
-    opened.close()
-
+from longtail.lab.report import write_report
 
 STATE = """({
   width: document.documentElement.scrollWidth,
@@ -197,3 +76,70 @@ def test_page_is_printed_light_and_narrow(browser, page, color_schemes):
         == (color_schemes()["dark"]["ink"])
     )
     assert browser.complaints == []
+
+
+@pytest.fixture(scope="module")
+def crowded_page(tmp_path_factory, make_comparison):
+    """Twelve methods whose two seeds differ much: long legends, and intervals that end at 0 and 100."""
+    folder = tmp_path_factory.mktemp("crowded")
+    names = [f"method_with_a_name_{letter}" for letter in "abcdefghijk"]
+    methods = {name: {"bias": 0.1 * place} for place, name in enumerate(["cross_entropy", *names])}
+    path = folder / "page.html"
+    write_report(make_comparison(folder / "runs", methods=methods, seeds=(0, 1), num_samples=60), path)
+    assert re.search(r'class="ends">\(', path.read_text())
+    return path
+
+
+SPILLED = """[...document.querySelectorAll(".methods th, .methods td, .legend, figcaption")]
+  .filter((element) => element.scrollWidth > element.clientWidth + 1).map((element) => element.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 800, 390])
+def test_nothing_spills_whatever_the_width(browser, crowded_page, width):
+    browser.open(crowded_page, width=width, touch=width < 500)
+    assert browser.evaluate(STATE)["width"] <= width
+    assert browser.evaluate(SPILLED) == []
+
+
+@pytest.mark.parametrize("name", ["page", "crowded_page"])
+def test_paper_has_no_folded_parts_and_is_not_shrunk(browser, request, name):
+    page = request.getfixturevalue(name)
+    browser.open(page, width=688)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    shown = "(key) => getComputedStyle(document.getElementById(key)).display !== 'none'"
+    assert browser.evaluate(f"['methods', 'training', 'settings'].map({shown})") == [True, True, False]
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.wait_for("document.querySelector('[data-figure=groups]').layout.width === 325")
+    # A page as wide as A4 between its margins: what is wider, a browser would shrink.
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 688
+    printed = base64.b64decode(browser.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+    assert 3 <= len(re.findall(rb"/Type /Page\b", printed)) <= 8
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_and_all_of_it_reached(browser, crowded_page, scheme):
+    browser.open(crowded_page, scheme=scheme)
+    assert browser.evaluate(f"({FIND_PALE})()") == []
+    assert browser.evaluate("[...document.querySelectorAll('.scroll')].every((part) => part.tabIndex === 0)")
+
+
+FIND_PALE = """() => {
+  const parse = (color) => color.match(/[\\d.]+/g).map(Number);
+  const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const behind = (element) => {
+    const color = parse(getComputedStyle(element).backgroundColor);
+    return color[3] === 0 ? behind(element.parentElement) : color;
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const pale = [];
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !element.checkVisibility() || element.closest("noscript")) continue;
+    const style = getComputedStyle(element);
+    const [one, two] = [parse(element.closest("svg") ? style.fill : style.color), behind(element)].map(light);
+    if ((Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05) < 4.5) pale.push(texts.currentNode.textContent);
+  }
+  return pale;
+}"""

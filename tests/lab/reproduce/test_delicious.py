@@ -103,7 +103,7 @@ def test_results_are_written_and_the_page_needs_no_network(outcomes, tmp_path):
     assert len(json.loads((tmp_path / "new" / "results.json").read_text())["percent"]) == 9
     page = (tmp_path / "new" / "picture.html").read_text()
     assert "<script src=" not in page
-    assert "Plotly.newPlot" in page
+    assert 'data-figure="figure-0-0"' in page
 
 
 def test_the_command_runs_on_files(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_results_are_written_and_the_page_needs_no_network(trials, fits, tmp_pat
     assert results["balanced_error"]["Adaptive"]["mean"] == pytest.approx(np.mean(errors))
     page = (tmp_path / "new" / "folder" / "picture.html").read_text()
     assert "<script src=" not in page
-    assert "Plotly.newPlot" in page
+    assert 'data-figure="figure-0-0"' in page
 
 
 def test_the_command_prints_every_method(tmp_path):

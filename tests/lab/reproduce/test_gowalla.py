@@ -106,7 +106,7 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):
         )
     page = (tmp_path / "out" / "picture.html").read_text()
     assert "<script src=" not in page
-    assert "Plotly.newPlot" in page
+    assert 'data-figure="figure-0-0"' in page
 
 
 # The file

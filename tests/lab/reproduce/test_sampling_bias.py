@@ -64,7 +64,7 @@ def test_results_are_written_and_the_page_needs_no_network(schemes, tmp_path):
     assert sorted(paths) == sorted((tmp_path / "new").iterdir())
     page = (tmp_path / "new" / "picture.html").read_text()
     assert "<script src=" not in page
-    assert "Plotly.newPlot" in page
+    assert 'data-figure="figure-0-0"' in page
 
 
 def test_the_command_prints_every_row(tmp_path):

@@ -109,7 +109,7 @@ def test_what_is_written_can_be_read(done):
     markdown, table, page = (path.read_text() for path in outcome.written)
     assert "| Adjusted | 20.00 |" in markdown
     assert next(csv.reader(table.splitlines())) == ["row", "paper", "here", "difference", "protocol"]
-    assert page.count("plotly-graph-div") >= 3
+    assert page.count('data-figure="') >= 3
     assert "Figure 3: groups" in page
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,8 +25,10 @@ __all__ = ["compare", "compare_runs", "finish_jobs", "render_comparison"]
 
 SCREEN = 80
 """Columns that a table must fit."""
-WIDE_COLUMN, LAST_COLUMN = 12, 8
-"""Columns that a number with its interval takes, and the seconds."""
+GAP = 3
+"""Columns between two of a table's."""
+MOST_CLASSES, MOST_LETTERS = 4, 12
+"""Classes that have a column each, and the letters of their names that it shows."""
 
 
 def compare(
@@ -128,7 +131,7 @@ def finish_jobs(
 
 def render_comparison(runs: Sequence[Run]) -> RenderableType:
     """One row per method, the best first: means over seeds with 95% intervals, of the first number alone where there
-    is no room for more. Accuracy over all samples only where it differs."""
+    is no room for more. Accuracy over all samples only where it differs; of each class, where classes are few."""
     from longtail.lab.runs.folder import label_runs
     from longtail.lab.runs.statistics import estimate
 
@@ -136,26 +139,42 @@ def render_comparison(runs: Sequence[Run]) -> RenderableType:
     for run, label in zip(runs, label_runs(runs), strict=True):
         by_method.setdefault(label, []).append(run)
     headings, measured, digits = _name_metrics(runs)
-    shown = [name for name in headings if any(name in run.metrics for run in runs)]
+    measured_of = {run.path: run.metrics | _measure_classes(run) for run in runs}
+    shown = [name for name in headings if any(name in metrics for metrics in measured_of.values())]
     found = {
-        method: [estimate(run.metrics.get(name, math.nan) for run in members) for name in shown]
+        method: [estimate(measured_of[run.path].get(name, math.nan) for run in members) for name in shown]
         for method, members in by_method.items()
     }
     ranked = sorted(by_method, key=lambda method: -found[method][0].mean)
-    longest = max(len(printable(method)) for method in ranked)
-    is_narrow = longest + WIDE_COLUMN * len(shown) + LAST_COLUMN > SCREEN
-    table = make_table("method", *(headings[name] for name in shown), "s")
-    for method in ranked:
-        cells = [
-            _write_cell(value, digits, has_interval=not (is_narrow and place))
-            for place, value in enumerate(found[method])
-        ]
-        members = by_method[method]
-        seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
-        table.add_row(printable(method), *cells, f"{seconds:.1f}")
+    titles = ["method", *(headings[name] for name in shown), "s"]
+    write_rows = partial(_write_rows, ranked, found, by_method, digits)
+    rows = write_rows(num_intervals=len(shown))
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    if sum(widths) + GAP * (len(widths) - 1) > SCREEN:
+        rows = write_rows(num_intervals=1)
+    table = make_table(*titles)
+    for row in rows:
+        table.add_row(*row)
     seeds = sorted({len(members) for members in by_method.values()})
     over = "one seed" if seeds == [1] else f"means over {seeds[-1]} seeds with 95% intervals"
     return Group(table, Text(f"{measured}: {over}.", "dim"))
+
+
+def _write_rows(
+    methods: Sequence[str],
+    found: Mapping[str, Sequence[Estimate]],
+    by_method: Mapping[str, Sequence[Run]],
+    digits: int,
+    num_intervals: int,
+) -> list[list[str]]:
+    """A row of cells for each method; only the first columns have intervals."""
+    rows = []
+    for method in methods:
+        cells = [_write_cell(value, digits, place < num_intervals) for place, value in enumerate(found[method])]
+        members = by_method[method]
+        seconds = sum(float(run.summary["seconds"]) for run in members) / len(members)
+        rows.append([printable(method), *cells, f"{seconds:.1f}"])
+    return rows
 
 
 def _write_cell(value: Estimate, digits: int, has_interval: bool) -> str:
@@ -181,8 +200,33 @@ def _name_places(runs: Sequence[Run]) -> dict[str, str]:
     return {recall: f"R@{k}", f"ndcg_at_{k}": f"nDCG@{k}", **thirds}
 
 
+def _measure_classes(run: Run) -> dict[str, float]:
+    """The accuracy on each class, by the class's key."""
+    from longtail.metrics.classes import per_class_accuracy
+
+    if run.is_sequential:
+        return {}
+    predictions = run.predictions
+    if predictions.is_multilabel or len(predictions.class_names) > MOST_CLASSES:
+        return {}
+    shares = per_class_accuracy(predictions.scores, predictions.labels)
+    return {_key_class(index): float(share) for index, share in enumerate(shares)}
+
+
+def _key_class(index: int) -> str:
+    return f"class-{index}"
+
+
 def _name_accuracies(runs: Sequence[Run]) -> dict[str, str]:
-    headings = {"balanced_accuracy": "balanced", "head": "head", "torso": "torso", "tail": "tail"}
+    predictions = runs[0].predictions
+    headings = {"balanced_accuracy": "balanced"}
+    if predictions.prior.has_useful_groups:
+        headings |= {"head": "head", "torso": "torso", "tail": "tail"}
+    else:
+        by_frequency = predictions.prior.counts.argsort(descending=True, stable=True).tolist()
+        headings |= {
+            _key_class(index): printable(predictions.class_names[index])[:MOST_LETTERS] for index in by_frequency
+        }
     if any(abs(run.metrics["accuracy"] - run.metrics["balanced_accuracy"]) > 1e-6 for run in runs):
         headings["accuracy"] = "all"
     return headings

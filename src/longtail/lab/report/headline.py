@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longtail.lab.report.digests.base import Comparison, MethodResults
+from longtail.lab.report.digests.base import BASELINES, Comparison, MethodResults
 from longtail.lab.report.kinds import LabelKind, choose_kind
 from longtail.lab.report.text import clean, join_words, percent, points
 from longtail.lab.report.usage import write_usage
@@ -58,6 +58,9 @@ def write_headline(comparison: Comparison[Any]) -> Headline:
         first = f": highest {kind.MAIN_NAME} in these runs is {name}'s, {percent(value.mean)}, {gain}."
         subject = "No winner with one seed" if value.count < 2 else "No winner: the methods have different seeds"
         return Headline(subject, first, changes, "")
+    if reference in ties and best.method in BASELINES:
+        first = f" with {value.count} seeds: {kind.MAIN_NAME} {percent(value.mean)}, {gain}, which is next."
+        return Headline(f"Nothing is better than {name}", first, changes, "")
     if reference in ties:
         subject = f"Nothing is clearly better than {clean(reference.label)}"
         first = f" with {value.count} seeds: highest is {name}, {kind.MAIN_NAME} {percent(value.mean)}, {gain}."

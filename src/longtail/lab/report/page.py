@@ -1,30 +1,17 @@
-"""The HTML page: what was found in words, the table of methods, the figures, the settings.
-
-The page is one file. It loads nothing, which its content security policy enforces: the two scripts in it are allowed
-by their hashes, and nothing else may run or be fetched. Text of others (names of classes and methods, recipes,
-titles) reaches it escaped only: the templates escape whatever is not marked as our own.
-"""
+"""The HTML page: what was found in words, the table of methods, the figures, the settings."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-import longtail
 from longtail._core.files import replacing
 from longtail.lab.report.blocks import Panels, Section
 from longtail.lab.report.digests.base import Comparison
-from longtail.lab.report.figures.drawing import Figure
+from longtail.lab.report.document import dump_figures, read_resource, render_document
 from longtail.lab.report.headline import Headline, write_headline
 from longtail.lab.report.kinds import choose_kind, compare
 from longtail.lab.report.text import clean, count
@@ -32,7 +19,6 @@ from longtail.lab.runs.folder import Run
 
 __all__ = ["write_report"]
 
-TEMPLATES = "templates"
 PLOTLY = "vendor/plotly-basic.min.js"
 """plotly.js with scatter and bar traces only, as its makers publish it (plotly.js-basic-dist-min 4.1.1, MIT): a
 quarter of the whole, and enough. It is part of the package: a page must be made, and read, without a network."""
@@ -61,23 +47,12 @@ def write_report(runs: Iterable[Run], output: Path, title: str = "") -> Headline
 def _render_page(comparison: Comparison[Any], headline: Headline, title: str) -> str:
     kind = choose_kind(comparison.labels)
     sections = _pair_halves([section for section in kind.build_sections(comparison) if section.blocks])
-    scripts = [_protect_script(source) for source in (_read_resource(PLOTLY), _read_resource("templates/page.js"))]
-    environment = Environment(
-        loader=PackageLoader(__package__, TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["clean"] = clean
-    return environment.get_template("page.html").render(
+    panels = [block for section in sections for block in section.blocks if isinstance(block, Panels)]
+    return render_document(
+        "page.html",
+        read_resource(PLOTLY),
         title=clean(title or comparison.title, most=120),
-        version=longtail.__version__,
-        policy=Markup(_build_policy(*scripts)),
-        style=Markup(_read_resource("templates/page.css")),
-        scripts=[Markup(script) for script in scripts],
-        figures=Markup(_dump_figures(sections)),
+        figures=dump_figures(figure for panel in panels for figure in panel.figures),
         headline=headline,
         note=_describe_selection(comparison),
         facts=_list_facts(comparison),
@@ -102,10 +77,7 @@ def _describe_selection(comparison: Comparison[Any]) -> str:
     num_hidden = len(comparison.methods) - len(comparison.preselected)
     if not num_hidden:
         return ""
-    return (
-        f"Most figures show the baseline and the best three of {len(comparison.methods)} methods at first. Press a "
-        "name above a figure to show or hide a method in all of them."
-    )
+    return f"Most figures show the baseline and the best three of {len(comparison.methods)} methods at first."
 
 
 def _list_facts(comparison: Comparison[Any]) -> dict[str, str]:
@@ -121,26 +93,3 @@ def _list_facts(comparison: Comparison[Any]) -> dict[str, str]:
         "method" if len(comparison.methods) == 1 else "methods": count(len(comparison.methods)),
         "seed" if len(seeds) == 1 else "seeds": count(len(seeds)),
     }
-
-
-def _dump_figures(sections: Sequence[Section]) -> str:
-    """The figures as JSON that can't end its script element, whatever its strings hold."""
-    panels = [block for section in sections for block in section.blocks if isinstance(block, Panels)]
-    figures: list[Figure] = [figure for panel in panels for figure in panel.figures]
-    data = {figure.key: {"data": figure.traces, "layout": figure.layout} for figure in figures}
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _build_policy(*scripts: str) -> str:
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _protect_script(source: str) -> str:
-    """JavaScript whose text can't end its script element; line ends as the parser of HTML makes them."""
-    return source.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _read_resource(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

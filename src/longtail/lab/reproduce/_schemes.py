@@ -20,14 +20,14 @@ DISTRIBUTIONS: Mapping[str, Callable[[ClassPrior], Distribution]] = {
 """What negatives are drawn from, by name."""
 
 COLORS = {
-    "cross-entropy": "#888888",
-    "constant": "#e69f00",
-    "importance": "#56b4e9",
-    "relative": "#d55e00",
+    "cross-entropy": "#59636f",
+    "constant": "#9a6700",
+    "importance": "#6a51a3",
+    "relative": "#c44e00",
     "tail": "#0072b2",
-    "unit": "#cc79a7",
+    "unit": "#a8478a",
 }
-"""Told apart also by color-blind readers (Okabe and Ito)."""
+"""Of the report, told apart also by color-blind readers."""
 
 
 class Scheme(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import platform
@@ -12,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from markupsafe import Markup
 
 from longtail._core.files import replacing
+from longtail.lab.report.document import dump_figures, load_templates, render_document
+from longtail.lab.reproduce.panels import to_panels
 
-__all__ = ["csv_text", "json_text", "layout", "page", "plots", "write_files"]
+__all__ = ["csv_text", "json_text", "page", "plots", "write_files"]
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[Path]:
@@ -46,55 +48,23 @@ def json_text(results: Mapping[str, Any]) -> str:
     return json.dumps({"versions": versions, **results}, indent=2, allow_nan=False) + "\n"
 
 
-def layout(height: int, top: int, legend_at: float) -> dict[str, Any]:
-    """How figures of plotly look, with room of ``top`` pixels for titles and a legend at this height."""
-    return {
-        "template": "plotly_white",
-        "height": height,
-        "margin": {"l": 60, "r": 20, "t": top, "b": 50},
-        "font": {"family": "system-ui, sans-serif", "size": 14},
-        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": legend_at, "yanchor": "bottom"},
-    }
-
-
 def plots(figures: Iterable[Any]) -> list[str]:
-    """Figures of plotly as HTML, in the order of one page: the first brings the script that draws all of them."""
-    config = {"displaylogo": False, "responsive": True}
-    return [
-        figure.to_html(full_html=False, include_plotlyjs=number == 0, config=config)
-        for number, figure in enumerate(figures)
-    ]
+    """Figures of plotly as HTML, each with its legend, for one page."""
+    parts = load_templates().get_template("blocks.html").module
+    found = [to_panels(figure, f"figure-{number}") for number, figure in enumerate(figures)]
+    return [f"{parts.panels(one)}{_DATA.format(dump_figures(one.figures))}" for one in found]  # type: ignore[attr-defined]
 
 
-def page(title: str, body: str, width: int = 1500) -> str:
-    """A whole HTML page.
+def page(title: str, body: str) -> str:
+    """A whole HTML page, in the style of the report.
 
     Args:
         title: plain text, the heading too.
         body: HTML, what follows the heading.
-        width: of the page at most, in pixels.
     """
-    return _PAGE.format(title=html.escape(title), body=body, width=width)
+    from plotly.offline import get_plotlyjs
+
+    return render_document("article.html", get_plotlyjs(), title=title, body=Markup(body))
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; padding: 0 1rem; }}
-body {{ max-width: {width}px; }}
-h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
-h2 {{ font-size: 1.2rem; margin: 2rem 0 0; }}
-p {{ max-width: 75rem; }}
-td, th {{ padding: 0.2rem 0.8rem; text-align: left; border-bottom: 1px solid #ddd; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_DATA = '<script type="application/json">{}</script>'

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.report.digests.embeddings import map_to_plane
-from longtail.lab.reproduce._writing import layout, page, plots, write_files
+from longtail.lab.reproduce._writing import page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.reproduce.logit_adjustment import CITED
 from longtail.lab.reproduce.study import (
@@ -291,9 +291,7 @@ def draw_surfaces(heads: Heads) -> Any:
 
     titles = [f"{name}<br>after {iteration:,}" for name, found in heads.items() for iteration in found]
     columns = len(next(iter(heads.values())))
-    figure = make_subplots(
-        rows=len(heads), cols=columns, subplot_titles=titles, vertical_spacing=0.07, horizontal_spacing=0.02
-    )
+    figure = make_subplots(rows=len(heads), cols=columns, subplot_titles=titles)
     shades = [[k / 3 + side / 3, color] for k, color in enumerate(POINT_COLORS) for side in (0, 1)]
     for row, found in enumerate(heads.values(), start=1):
         for column, head in enumerate(found.values(), start=1):
@@ -308,8 +306,7 @@ def draw_surfaces(heads: Heads) -> Any:
             figure.update_yaxes(scaleanchor="x" if number == 1 else f"x{number}", row=row, col=column)
     figure.update_xaxes(visible=False, range=[-REACH, REACH], constrain="domain")
     figure.update_yaxes(visible=False, range=[-REACH, REACH], constrain="domain")
-    figure.update_annotations(font={"size": 13})
-    figure.update_layout(showlegend=False, **layout(260 * len(heads), top=60, legend_at=1.02))
+    figure.update_layout(showlegend=False)
     return figure
 
 

@@ -284,9 +284,7 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
 
     samplings = list(dict.fromkeys(scheme.sampling for scheme in SCHEMES))[::-1]
     titles = [f"{sampling}: {title}" for sampling in samplings for title in panels]
-    figure = make_subplots(
-        rows=len(samplings), cols=len(panels), subplot_titles=titles, vertical_spacing=0.12, horizontal_spacing=0.05
-    )
+    figure = make_subplots(rows=len(samplings), cols=len(panels), subplot_titles=titles)
     for row, sampling in enumerate(samplings, start=1):
         shown = [scheme for scheme in summary if scheme.sampling in (sampling, ALL_LABELS.sampling)]
         for column, names in enumerate(panels.values(), start=1):
@@ -304,9 +302,7 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
                 )
                 figure.add_trace(bars, row=row, col=column)
     figure.update_yaxes(rangemode="tozero", ticksuffix=" %")
-    figure.update_layout(
-        template="plotly_white", barmode="group", height=800, font={"family": "system-ui, sans-serif", "size": 14}
-    )
+    figure.update_layout(barmode="group")
     return figure
 
 

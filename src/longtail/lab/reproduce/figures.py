@@ -7,25 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from longtail.lab.reproduce._writing import layout
+from longtail.lab.report.figures.drawing import DASHES
 from longtail.lab.reproduce.ledger import Line
+from longtail.lab.reproduce.panels import PALETTE
 from longtail.lab.reproduce.study import Figure
 
 __all__ = ["draw_figure"]
 
-COLORS = (
-    "#555555",
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#8c6d31",
-    "#332288",
-    "#aa4466",
-)
-"""Of series, in order; the first seven are told apart also by color-blind readers (Okabe and Ito)."""
+COLORS = tuple(color for color, name in PALETTE.items() if name.startswith("method-"))
+"""Of series, in order."""
 
 
 def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
@@ -37,28 +27,23 @@ def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
         return None
     panels = list(dict.fromkeys(point["panel"] for point in own))
     series = list(dict.fromkeys(point["row"] for point in own))
-    rows = -(-len(panels) // 3)
-    drawn = make_subplots(
-        rows=rows,
-        cols=min(3, len(panels)),
-        subplot_titles=panels if panels != [""] else None,
-        horizontal_spacing=0.06,
-        vertical_spacing=0.22 / rows,
-    )
+    drawn = make_subplots(rows=len(panels), subplot_titles=panels if panels != [""] else None)
     for place, panel in enumerate(panels):
-        at = {"row": 1 + place // 3, "col": 1 + place % 3}
+        at = {"row": 1 + place, "col": 1}
         for number, name in enumerate(series):
             found = [point for point in own if point["panel"] == panel and point["row"] == name]
             style = {"name": name, "legendgroup": name, "showlegend": place == 0}
-            for trace in _draw_series(figure.kind, found, style, COLORS[number % len(COLORS)]):
+            for trace in _draw_series(
+                figure.kind, found, style, COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
+            ):
                 drawn.add_trace(trace, **at)
-        drawn.update_yaxes(title=figure.y if at["col"] == 1 else None, **at)
+        drawn.update_yaxes(title=figure.y, **at)
         drawn.update_xaxes(title=figure.x, type="log" if figure.log_x else None, **at)
-    drawn.update_layout(barmode="group", violinmode="group", **layout(120 + 330 * rows, top=90, legend_at=1.1))
+    drawn.update_layout(barmode="group", violinmode="group")
     return drawn
 
 
-def _draw_series(kind: str, points: Sequence[Line], style: Mapping[str, Any], color: str) -> list[Any]:
+def _draw_series(kind: str, points: Sequence[Line], style: Mapping[str, Any], color: str, dash: str) -> list[Any]:
     from plotly import graph_objects
 
     if not points:
@@ -80,7 +65,8 @@ def _draw_series(kind: str, points: Sequence[Line], style: Mapping[str, Any], co
         del shown["error_y"]
     if kind == "bars":
         return [graph_objects.Bar(marker={"color": color}, **shown, **style)]
-    return [graph_objects.Scatter(mode="lines+markers", line={"color": color, "width": 2}, **shown, **style)]
+    line = {"color": color, "width": 2, "dash": dash}
+    return [graph_objects.Scatter(mode="lines+markers", line=line, **shown, **style)]
 
 
 def _to_number(text: str) -> float | str:

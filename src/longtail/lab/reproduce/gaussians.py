@@ -256,16 +256,16 @@ def write_results(trials: Sequence[Trial], fit: Fit, folder: Path, settings: dic
 
 
 COLORS = {
-    "ERM": "#555555",
-    "Adaptive": "#e69f00",
-    "Equalized": "#cc79a7",
+    "ERM": "#59636f",
+    "Adaptive": "#9a6700",
+    "Equalized": "#a8478a",
     "Logit-adjusted loss": "#0072b2",
-    POST_HOC: "#56b4e9",
-    BY_NORM: "#d55e00",
-    BY_PRIOR: "#8c2d04",
-    BAYES: "#009e73",
+    POST_HOC: "#6a51a3",
+    BY_NORM: "#c44e00",
+    BY_PRIOR: "#8a2b2b",
+    BAYES: "#00805c",
 }
-"""Told apart also by color-blind readers (Okabe and Ito)."""
+"""Of the report, told apart also by color-blind readers."""
 
 
 def draw_picture(trials: Sequence[Trial], fit: Fit, settings: dict[str, Any]) -> str:
@@ -279,7 +279,6 @@ def draw_picture(trials: Sequence[Trial], fit: Fit, settings: dict[str, Any]) ->
             "Training samples and separators of one trial",
             "Post-hoc methods against their strength",
         ],
-        horizontal_spacing=0.06,
     )
     for column, traces in enumerate([_draw_boxes(trials), _draw_separators(fit), _draw_curves(trials)], start=1):
         for trace in traces:
@@ -295,15 +294,16 @@ def _draw_boxes(trials: Sequence[Trial]) -> list[Any]:
 
     return [
         graph_objects.Box(
-            y=[trial.errors[name] for trial in trials],
-            name=name.replace("-", "-<br>").replace(" ", "<br>"),
+            x=[trial.errors[name] for trial in trials],
+            name=name,
+            legendgroup=name,
             marker={"color": COLORS[name], "size": 3},
             boxpoints="all",
             pointpos=0,
             jitter=0.6,
             line={"width": 1.5},
             fillcolor="rgba(0,0,0,0)",
-            hovertemplate="%{y:.2%}",
+            hovertemplate="%{x:.2%}",
             showlegend=False,
         )
         for name in [*LOSSES, POST_HOC, BAYES]
@@ -315,7 +315,7 @@ def _draw_separators(fit: Fit, num_points: int = 2000, reach: float = 5.0) -> li
 
     traces = []
     features, labels = _add_constant(fit.data.train)[:num_points, :2], fit.data.train.labels[:num_points]
-    for label, name, color in [(0, "negative", "#9ecae1"), (1, "positive", "#ef8a62")]:
+    for label, name, color in [(0, "negative", "#0f8296"), (1, "positive", "#a8478a")]:
         points = features[labels == label].T.tolist()
         traces.append(
             graph_objects.Scatter(
@@ -366,16 +366,9 @@ def _draw_curves(trials: Sequence[Trial]) -> list[Any]:
 
 
 def _lay_out(figure: Any) -> None:
-    figure.update_layout(
-        template="plotly_white",
-        height=560,
-        margin={"l": 60, "r": 20, "t": 50, "b": 150},
-        font={"family": "system-ui, sans-serif", "size": 14},
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.25, "yanchor": "top"},
-    )
     percent = {"tickformat": ".0%", "rangemode": "tozero"}
-    figure.update_yaxes(title="balanced error", row=1, col=1, **percent)
-    figure.update_xaxes(tickangle=0, tickfont={"size": 12}, row=1, col=1)
+    figure.update_xaxes(title="balanced error", row=1, col=1, **percent)
+    figure.update_yaxes(autorange="reversed", row=1, col=1)
     figure.update_xaxes(title="x<sub>1</sub>", range=[-4.5, 4.5], row=1, col=2)
     figure.update_yaxes(title="x<sub>2</sub>", range=[-4.5, 4.5], row=1, col=2)
     figure.update_xaxes(title="tau", row=1, col=3)

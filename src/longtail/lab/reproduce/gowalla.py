@@ -291,7 +291,7 @@ def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
             x=[end.rare_recall for end in ends],
             y=[end.recall for end in ends],
             mode="lines",
-            line={"color": "#bbbbbb", "dash": "dot"},
+            line={"color": "#808a97", "dash": "dot"},
             hoverinfo="skip",
             showlegend=False,
         )
@@ -307,20 +307,15 @@ def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
                 name=str(result.scheme),
                 text=[f" {result.scheme}"],
                 textposition=_place_text(result.scheme),
-                marker={"color": COLORS.get(weighting, "#009e73"), "symbol": symbols[sampling], "size": 12},
+                marker={"color": COLORS.get(weighting, "#00805c"), "symbol": symbols[sampling], "size": 12},
                 hovertemplate=f"{result.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
                 showlegend=False,
                 cliponaxis=False,
             )
         )
-    figure.update_xaxes(title="R@20 on the rarest third of the items", rangemode="tozero")
+    reach = 1.5 * max(result.rare_recall for result in results)  # room for the text right of the points
+    figure.update_xaxes(title="R@20 on the rarest third of the items", range=[0, reach])
     figure.update_yaxes(title="R@20")
-    figure.update_layout(
-        template="plotly_white",
-        height=700,
-        margin={"r": 200},  # room for the text right of the points
-        font={"family": "system-ui, sans-serif", "size": 14},
-    )
     setting = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
     body = f"""<p>Matrix factorization of Gowalla. Setting: {setting}. The dotted line joins uniform and within-batch
 negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant.</p>

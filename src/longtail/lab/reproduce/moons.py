@@ -188,8 +188,8 @@ def average_accuracy(trials: Sequence[Trial], variant: str) -> float:
     return statistics.mean(trial.balanced_accuracy for trial in trials if trial.variant == variant)
 
 
-COLORS = {"head": "#0072b2", "tail": "#e69f00"}
-"""Told apart also by color-blind readers (Okabe and Ito)."""
+COLORS = {"head": "#0072b2", "tail": "#c44e00"}
+"""Of the report, told apart also by color-blind readers."""
 
 
 def draw_picture(trials: Sequence[Trial], settings: Mapping[str, Any]) -> str:
@@ -222,7 +222,7 @@ def _draw_points(trials: Sequence[Trial], is_scaled: bool) -> Any:
             points = _scale_to_means(points, trial.train.labels)
         for label, name in enumerate(CLASSES):
             chosen = points[trial.train.labels == label]
-            trace = graph_objects.Scattergl(
+            trace = graph_objects.Scatter(
                 x=chosen[:, 0].tolist(),
                 y=chosen[:, 1].tolist(),
                 mode="markers",
@@ -232,13 +232,6 @@ def _draw_points(trials: Sequence[Trial], is_scaled: bool) -> Any:
                 marker={"color": COLORS[name], "size": 4 + 2 * label, "opacity": 0.7},
             )
             figure.add_trace(trace, row=1, col=column)
-    figure.update_layout(
-        template="plotly_white",
-        height=380,
-        margin={"l": 40, "r": 10, "t": 60, "b": 40},
-        font={"family": "system-ui, sans-serif", "size": 13},
-        legend={"orientation": "h", "y": -0.15},
-    )
     return figure
 
 
@@ -265,14 +258,8 @@ def _draw_ratios(trials: Sequence[Trial]) -> Any:
                 showlegend=column == 1,
             )
             figure.add_trace(bars, row=1, col=column)
-        figure.add_hline(y=1, line={"dash": "dot", "color": "#555555"}, row=1, col=column)
-    figure.update_layout(
-        template="plotly_white",
-        barmode="group",
-        height=380,
-        margin={"l": 40, "r": 10, "t": 40, "b": 60},
-        font={"family": "system-ui, sans-serif", "size": 13},
-    )
+        figure.add_hline(y=1, line={"dash": "dot", "color": "#59636f"}, row=1, col=column)
+    figure.update_layout(barmode="group")
     return figure
 
 

@@ -230,8 +230,8 @@ def write_results(schemes: Sequence[MeasuredScheme], folder: Path, settings: dic
     return write_files(folder, contents)
 
 
-COLORS = {"constant": "#e69f00", "importance": "#555555", "relative": "#d55e00", "tail": "#0072b2"}
-"""Told apart also by color-blind readers (Okabe and Ito)."""
+COLORS = {"constant": "#9a6700", "importance": "#59636f", "relative": "#c44e00", "tail": "#0072b2"}
+"""Of the report, told apart also by color-blind readers."""
 
 
 def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) -> str:
@@ -241,7 +241,7 @@ def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) ->
 
     samplings = ("uniform", "within-batch")
     titles = [f"{sampling}: {what}" for what in ("mean loss", "mean squared error") for sampling in samplings]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles, vertical_spacing=0.12, horizontal_spacing=0.07)
+    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
     for scheme in schemes:
         name, parts = scheme.explanation.weighting, scheme.measurements
         column = 1 + samplings.index(scheme.explanation.sampling)
@@ -261,7 +261,6 @@ def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) ->
                 figure.add_trace(trace, row=row, col=column)
     figure.update_xaxes(type="log", title="m, negatives drawn")
     figure.update_yaxes(type="log", row=2)
-    figure.update_layout(template="plotly_white", height=900, font={"family": "system-ui, sans-serif", "size": 14})
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _list_cells(scheme)) + "</tr>"
         for scheme in schemes

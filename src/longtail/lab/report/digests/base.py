@@ -20,6 +20,7 @@ from longtail.lab.runs.statistics import Estimate, estimate
 from longtail.methods.table import METHODS
 
 __all__ = [
+    "BASELINES",
     "MOST_SHOWN",
     "Comparison",
     "Digest",

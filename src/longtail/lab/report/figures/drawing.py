@@ -22,6 +22,7 @@ __all__ = [
     "MOST_BARS",
     "MOST_JOINED",
     "NUM_COLORS",
+    "PATTERNS",
     "SYMBOLS",
     "Figure",
     "Json",

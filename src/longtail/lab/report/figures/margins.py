@@ -144,7 +144,7 @@ def _name_example(labels: Labels, group: Group, classes: IntArray) -> str:
         return group.name
     if len(classes) == 1:
         return class_name(labels.names[int(classes[0])])
-    return f"all {count(len(classes))} classes"
+    return f"{count(len(classes))} classes"
 
 
 def _label_tick(group: Group, name: str) -> str:

@@ -53,6 +53,6 @@ def draw_masking_ratios(comparison: MultilabelComparison) -> Figure | None:
         f"{clean(method.label)}, seed {method.runs[0].seed}: from its first to its last epoch the ratio of the "
         f"most frequent class went to {head:.2g} times what it was, that of the rarest to {tail:.2g} times."
     )
-    layout = build_layout(x=build_axis("epoch"), y=build_axis("positives over negatives", type="log"))
+    layout = build_layout(x=build_axis("epoch"), y=build_axis("positives over negatives", type="log", dtick="D2"))
     table = Table(("class", "training samples", "after the first epoch", "in the end"), rows)
     return Figure("positive-ratios", traces, layout, summary, table, legend)

@@ -16,7 +16,6 @@ from longtail.lab.report.figures.drawing import (
     build_layout,
     build_trace,
     describe_methods,
-    escape_markup,
     pair_series,
     round_numbers,
     series_of_methods,
@@ -60,18 +59,17 @@ def draw_probabilities(comparison: MultilabelComparison, is_positive: bool) -> F
             facts[name][series] = percent(below if is_positive else 1 - below)
     kind = "have the label" if is_positive else "lack the label"
     layout = build_layout(
-        x=build_axis(
-            f"probability, {_name_classes(labels, groups['most frequent'])}", range=[0, 1], domain=[0, 0.48]
-        ),
+        x=build_axis("probability,<br>most frequent", range=[0, 1], domain=[0, 0.46]),
         y=build_axis(f"share of samples that {kind}", tickformat=".0%", rangemode="tozero"),
-        xaxis2=build_axis(
-            f"probability, {_name_classes(labels, groups['rarest'])}", range=[0, 1], domain=[0.52, 1.0]
-        ),
+        xaxis2=build_axis("probability,<br>rarest", range=[0, 1], domain=[0.54, 1.0]),
         barmode="group",
         bargap=0.1,
     )
     wrong = "below 0.5, so are missed" if is_positive else "at least 0.5, so are false alarms"
-    parts = "; ".join(f"{name} classes {describe_methods(comparison, of, 'with')}" for name, of in facts.items())
+    parts = "; ".join(
+        f"{name} classes ({_name_classes(labels, groups[name])}) {describe_methods(comparison, of, 'with')}"
+        for name, of in facts.items()
+    )
     summary = f"Of the test samples that {kind}, so many are {wrong}: {parts}."
     key = "positive-probabilities" if is_positive else "negative-probabilities"
     table = Table(("method", "classes", "probability", "share"), rows)
@@ -86,4 +84,4 @@ def _share_bins(method: MultilabelResults, classes: IntArray, is_positive: bool)
 
 
 def _name_classes(labels: Labels, classes: IntArray) -> str:
-    return escape_markup(join_words(class_name(labels.names[index], 20) for index in classes))
+    return join_words(class_name(labels.names[index], 20) for index in classes)

@@ -22,7 +22,6 @@ from longtail.lab.report.figures.drawing import (
     draw_vertical,
     escape_markup,
     pair_series,
-    round_number,
     round_numbers,
     series_of_groups,
 )
@@ -61,8 +60,11 @@ def draw_tau(comparison: SingleLabelComparison) -> Figure | None:
     means = np.array([value.mean for value in balanced])
     marks = _choose_marks(comparison, means)
     traces.append(_draw_marks(legend[0], marks, means))
-    layout = build_layout(x=build_axis("tau"), y=build_share_axis("accuracy, mean over classes"))
-    layout["annotations"] = [_write_note(tau, words, level) for level, (tau, words) in enumerate(marks.items())]
+    layout = build_layout(
+        x=build_axis("tau", range=round_numbers([TAUS[0], TAUS[-1]])),
+        y=build_share_axis("accuracy, mean over classes"),
+    )
+    layout["annotations"] = [_write_note(words, level) for level, words in enumerate(marks.values())]
     layout["margin"] |= {"t": 16 + NOTE_HEIGHT * len(marks)}
     layout["shapes"] = [draw_vertical(tau) for tau in marks]
     summary = (
@@ -106,16 +108,17 @@ def _draw_marks(series: Series, marks: dict[float, str], means: FloatArray) -> J
     }
 
 
-def _write_note(tau: float, words: str, level: int) -> Json:
-    """Words above the figure, each note on a line of its own."""
+def _write_note(words: str, level: int) -> Json:
+    """Words above the figure, each note on a line of its own, from the right: long ones have room on a phone."""
     return {
-        "x": round_number(tau),
+        "x": 1,
+        "xref": "paper",
         "y": 1,
         "yref": "paper",
         "text": words,
         "font": {"size": 12},
         "showarrow": False,
-        "xanchor": "left" if tau < TAUS[-1] / 2 else "right",
+        "xanchor": "right",
         "yanchor": "bottom",
         "yshift": NOTE_HEIGHT * level,
     }

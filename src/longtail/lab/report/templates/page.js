@@ -2,14 +2,16 @@
 (() => {
   "use strict";
   const root = document.documentElement;
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const sources = [...document.querySelectorAll('script[type="application/json"]')];
+  const figures = Object.assign({}, ...sources.map((source) => JSON.parse(source.textContent)));
   const plots = [...document.querySelectorAll("[data-figure]")];
   const unpressed = document.querySelectorAll('[data-series][aria-pressed="false"]');
   const hidden = new Set([...unpressed].map((button) => button.dataset.series));
   const isTouch = matchMedia("(pointer: coarse)").matches;
   // No tool bar: buttons inside of a picture would be lost on a screen reader.
   const config = { responsive: true, displayModeBar: false };
-  const printedWidths = { whole: 680, half: 325 };
+  // Sizes of a printed figure, in pixels, by how many are side by side.
+  const printed = { 1: [680, 300], 2: [325, 250], 3: [214, 220] };
 
   const isColor = (key) => key.toLowerCase().endsWith("color");
 
@@ -32,9 +34,11 @@
     // A finger that drags scrolls the page.
     layout.dragmode = isTouch ? false : "zoom";
     if (root.classList.contains("printing")) {
-      const isHalf = plot.closest(".half, .panels.many");
-      Object.assign(layout, { width: isHalf ? printedWidths.half : printedWidths.whole, autosize: false });
-      layout.height = Math.min(layout.height, isHalf ? 300 : 360);
+      const columns = plot.closest(".three") ? 3 : plot.closest(".half, .many") ? 2 : 1;
+      const [width, height] = printed[columns];
+      Object.assign(layout, { width, height: Math.min(layout.height, height), autosize: false });
+      layout.font.size -= 2;
+      for (const axis of [layout.xaxis, layout.xaxis2, layout.yaxis]) if (axis?.title) axis.title.font.size = 10;
     } else Object.assign(layout, { autosize: true });
     return Plotly.react(plot, data, layout, config);
   }
