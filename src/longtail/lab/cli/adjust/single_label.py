@@ -140,7 +140,7 @@ def adjust_file(request: Request) -> None:
         holdout = build_holdout(request, held_out, header)
     seen = read_seen_prior(request.trained_with, header, prior)
     target_prior = choose_target(request, scores, prior, seen)
-    choice = choose_tau(request.tau, holdout, seen, target_prior)
+    choice = choose_tau(request.tau, holdout, seen, target_prior, header)
     record = make_record(prior, seen, choice.tau, target_prior)
     before, after = (Tally(header.num_classes, labels is not None) for _ in range(2))
     start, num_changed = 0, 0
@@ -251,17 +251,20 @@ def read_target(
     return indices
 
 
-def choose_tau(tau: str, holdout: Holdout | None, prior: PriorLike, target: Tensor | None) -> TauChoice:
-    """The tau that ``--tau`` says, or for ``auto`` the one that is best on the holdout."""
+def choose_tau(
+    tau: str, holdout: Holdout | None, prior: PriorLike, target: Tensor | None, scores: Scores
+) -> TauChoice:
+    """The tau that ``--tau`` says, or for ``auto`` the best one on the holdout, which must have all classes."""
     if tau == "auto":
         if holdout is None:
             raise ValueError("--tau auto needs --holdout-scores, of samples that the model was not trained on.")
         search = tune_tau(holdout.logits, holdout.labels, prior, target_prior=target)
-        if len(search.missing_classes):
-            typer.echo(
-                f"longtail: the holdout has no samples of {len(search.missing_classes):,} classes, "
-                "which have no say about tau.",
-                err=True,
+        missing = search.missing_classes.tolist()
+        if missing:
+            others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise ValueError(
+                "--tau auto: the holdout must have samples of every class, or those without have no say. Got none of "
+                f"class {scores.name_of(missing[0])}{others}; add some, or give tau as a number, such as --tau 1."
             )
         return TauChoice(search.tau, search.interval)
     if holdout is not None:
