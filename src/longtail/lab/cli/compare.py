@@ -202,6 +202,8 @@ def _name_places(runs: Sequence[Run]) -> dict[str, str]:
 
 def _measure_classes(run: Run) -> dict[str, float]:
     """The accuracy on each class, by the class's key."""
+    import torch
+
     from longtail.metrics.classes import per_class_accuracy
 
     if run.is_sequential:
@@ -209,7 +211,7 @@ def _measure_classes(run: Run) -> dict[str, float]:
     predictions = run.predictions
     if predictions.is_multilabel or len(predictions.class_names) > MOST_CLASSES:
         return {}
-    shares = per_class_accuracy(predictions.scores, predictions.labels)
+    shares = per_class_accuracy(torch.from_numpy(predictions.scores), torch.from_numpy(predictions.labels))
     return {_key_class(index): float(share) for index, share in enumerate(shares)}
 
 
