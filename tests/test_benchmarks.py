@@ -15,7 +15,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         "compactness",
         "conformal",
-        "conformal_peers",
         "extreme_index",
         "extreme_peers",
         "extreme_stream",
