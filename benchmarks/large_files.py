@@ -193,7 +193,14 @@ def measure_wide(folder: Path) -> list[dict[str, Any]]:
             found = measure(COMMAND, "adjust", folder / "wide.parquet", *options)
             rows.append(describe(f"wide to {suffix}", "longtail", size, found))
             if suffix == ".csv":
-                again = ("--counts", folder / "counts.npy", "--output", folder / "again.npy", "--force")
+                again = (
+                    "--probabilities",
+                    "--counts",
+                    folder / "counts.npy",
+                    "--output",
+                    folder / "again.npy",
+                    "--force",
+                )
                 found = measure(COMMAND, "adjust", output, *again)
                 rows.append(describe(f"wide from {suffix}", "longtail", size, found))
     return rows
