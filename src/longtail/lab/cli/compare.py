@@ -171,12 +171,14 @@ def _write_cell(value: Estimate, has_interval: bool) -> str:
 
 def _measure_classes(run: Run) -> dict[str, float]:
     """The accuracy on each class, by the class's key."""
+    import torch
+
     from longtail.metrics.classes import per_class_accuracy
 
     predictions = run.predictions
     if predictions.is_multilabel or len(predictions.class_names) > MOST_CLASSES:
         return {}
-    shares = per_class_accuracy(predictions.scores, predictions.labels)
+    shares = per_class_accuracy(torch.from_numpy(predictions.scores), torch.from_numpy(predictions.labels))
     return {_key_class(index): float(share) for index, share in enumerate(shares)}
 
 

@@ -76,9 +76,9 @@ def _build_panel(
     x, y = (_plain(axis.get("title", {}).get("text", "")) for axis in axes)
     quantity = f"{y} against {x}" if x and y else x or y
     words = ": ".join(part for part in (_plain(title), quantity) if part)
-    series = f", for {join_words(names)}" if 1 < len(names) <= len(SYMBOLS) else ""
+    listed = f", for {join_words(names)}" if 1 < len(names) <= len(SYMBOLS) else ""
     table = Table(("series", x or "x", y or "y"), list(_list_numbers(traces)))
-    return Figure(key, shown, layout, f"{words or 'A picture'}{series}.", table, list(legend.values()))
+    return Figure(key, shown, layout, f"{words or 'A picture'}{listed}.", table, list(legend.values()))
 
 
 def _list_series(traces: Iterable[Json], key: str) -> dict[str, Series]:
