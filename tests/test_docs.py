@@ -485,6 +485,8 @@ class TestTypesetting:
         from mkdocs.exceptions import PluginError
 
         class Page:
+            meta = {}
+
             class file:
                 src_uri = "idea.md"
 
