@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import unquote
@@ -492,12 +493,9 @@ class TestTypesetting:
     def test_a_formula_that_cannot_be_typeset_stops_the_build(self, hooks):
         from mkdocs.exceptions import PluginError
 
-        class Page:
-            class file:
-                src_uri = "idea.md"
-
+        page = types.SimpleNamespace(meta={}, file=types.SimpleNamespace(src_uri="idea.md"))
         with pytest.raises(PluginError, match=r"idea\.md: a formula cannot be typeset.*frca"):
-            hooks.on_page_markdown("```math\n\\frca{1}{2}\n```", Page, None, None)
+            hooks.on_page_markdown("```math\n\\frca{1}{2}\n```", page, None, None)
         with pytest.raises(hooks.typeset.FormulaError, match="closing"):
             hooks.typeset.translate("log(1 + x")
 
