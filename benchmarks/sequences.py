@@ -2,6 +2,7 @@
 
     python benchmarks/sequences.py trade-off                # each way to sample beside the softmax over all items
     python benchmarks/sequences.py optimizers               # on the validation items, to choose by
+    python benchmarks/sequences.py steps                    # what a step of both costs; adds rows at each call
     python benchmarks/sequences.py trade-off --only tail    # those alone whose name has this in it
 
 Needs sequences/toys.txt.gz below LONGTAIL_DATA. The first part trains the recipe amazon_toys with other methods, and
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,12 @@ from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import DataRecipe, load_data
 from longtail.lab.runs.recommendations import Recommendations
 from longtail.lab.training.loop import train
-from longtail.lab.training.optimizers import learning_rate
+from longtail.lab.training.models import build_model
+from longtail.lab.training.optimizers import learning_rate, make_optimizer
 from longtail.lab.training.ranking import rank_items, ranking_metrics
 from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe, with_settings
 from longtail.lab.training.sequence_models import transformer
+from longtail.methods import get_method, takes_embeddings
 
 DISTRIBUTIONS = ("uniform", "within_batch")
 WEIGHTINGS = ("importance", "constant", "unit", "relative", "tail")
@@ -40,7 +44,9 @@ OPTIMIZERS = {
     "rowwise_adam": (0.003, 0.01, 0.03),
     "rowwise_adagrad": (0.03, 0.1, 0.3),
 }
-"""Of the item vectors, and their learning rates; all else has AdamW with the rate of the recipe."""
+"""Of the item vectors, and their learning rates; all else has AdamW."""
+REST_RATE = 0.01
+"""Of all that is no item vector, while their optimizers are compared."""
 FOLDER = RESULTS / "sequences"
 
 
@@ -67,10 +73,12 @@ def measure_trade_off(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]
     """One row per method and seed."""
     recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs}"])
     num_negatives = int(recipe.method.options["num_negatives"])
-    done = read_done("trade_off", ("recipe", "method", "epochs", "seed"))
+    done = read_done("trade_off", ("recipe", "method", "epochs", "learning_rate", "seed"))
     for seed in range(arguments.seeds):
         for name, settings in list_methods(num_negatives).items():
-            key = {"recipe": recipe.name, "method": name, "epochs": str(arguments.epochs), "seed": str(seed)}
+            key = {"recipe": recipe.name, "method": name, "epochs": str(arguments.epochs)}
+            rate = recipe.train.learning_rate * recipe.train.head_rate  # of item vectors
+            key |= {"learning_rate": f"{rate:g}", "seed": str(seed)}
             if arguments.only in name and tuple(key.values()) not in done:
                 yield {**key, **measure_method(with_settings(recipe, settings).with_seed(seed))}
 
@@ -94,12 +102,8 @@ def train_with(recipe: Recipe, data: Dataset, optimizer: str, rate: float) -> di
     encoder.items.sparse = is_sparse
     weight = encoder.items.weight
     others = [parameter for parameter in encoder.parameters() if parameter is not weight]
-    optimizers = {
-        torch.optim.AdamW(
-            others, lr=settings.learning_rate, weight_decay=settings.weight_decay
-        ): settings.learning_rate,
-        make_head_optimizer(optimizer, weight, rate): rate,
-    }
+    rest = torch.optim.AdamW(others, lr=REST_RATE, weight_decay=settings.weight_decay)
+    optimizers = {rest: REST_RATE, make_head_optimizer(optimizer, weight, rate): rate}
     uniform = negatives.uniform(data.num_classes)
     num_negatives = int(recipe.method.options["num_negatives"])
     num_steps = -(-len(data.train) // settings.batch_size)
@@ -142,6 +146,42 @@ def measure_optimizers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]
                 yield {**key, **train_with(recipe, data, optimizer, rate)}
 
 
+def make_step(recipe: Recipe, data: Dataset, settings: list[str]) -> Callable[[], None]:
+    """A step of training on the same batch again and again."""
+    chosen = with_settings(recipe, settings)
+    torch.manual_seed(0)
+    loss = get_method(chosen.method.name).plan(data.prior, **chosen.method.options).loss
+    model = build_model(chosen.model.name, data.num_classes, data.input_shape, **chosen.model.options)
+    optimizer = make_optimizer(model, chosen.train)
+    indices = torch.randperm(len(data.train))[: chosen.train.batch_size]
+    inputs, target = data.train.batch(indices), data.train.targets(indices)
+
+    def step() -> None:
+        value = model(inputs, loss, target) if takes_embeddings(loss) else loss(model(inputs), target)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure_steps(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Processor time of a step over all items, and of one with drawn negatives: in turns, medians of ten."""
+    recipe = load_recipe(find_recipe(arguments.recipe))
+    data = load_data(recipe.data)
+    methods = list_methods(int(recipe.method.options["num_negatives"]))
+    steps = {name: make_step(recipe, data, methods[name]) for name in ("all items", "uniform, importance")}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(12):
+        for name, step in steps.items():
+            start = time.process_time()
+            step()
+            times[name].append(1000 * (time.process_time() - start))
+    for name, found in times.items():
+        key = {"recipe": recipe.name, "method": name, "batch_size": recipe.train.batch_size}
+        yield {**key, "processor_ms": round(statistics.median(found[2:]), 2)}
+
+
 def read_done(name: str, keys: tuple[str, ...]) -> set[tuple[str, ...]]:
     """The rows that are there already."""
     path = FOLDER / f"{name}.csv"
@@ -164,7 +204,7 @@ def add_row(name: str, row: Mapping[str, Any]) -> None:
         writer.writerow(rounded)
 
 
-PARTS = {"trade-off": measure_trade_off, "optimizers": measure_optimizers}
+PARTS = {"trade-off": measure_trade_off, "optimizers": measure_optimizers, "steps": measure_steps}
 
 
 def main() -> None:

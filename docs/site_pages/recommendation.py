@@ -31,6 +31,8 @@ METRICS = {
     "recall_at_10_torso": "torso",
     "recall_at_10_tail": "tail",
 }
+SETTINGS = ("epochs", "learning_rate")
+"""What tells apart rows of one method; those of the settings with the most rows are drawn."""
 COLORS = {
     "importance": "after",
     "relative": "fourth",
@@ -56,17 +58,17 @@ def trade_off_table(recipe: str) -> str:
     if not rows:
         return f"There are no rows yet. `python benchmarks/sequences.py trade-off --recipe {recipe}` makes them."
     body = []
-    for (epochs, method), members in sorted(group_rows(rows, "epochs", "method").items(), key=_order):
+    for (epochs, rate, method), members in sorted(group_rows(rows, *SETTINGS, "method").items(), key=_order):
         cells = [_percent(members, name) for name in METRICS]
         seconds = sum(float(row["processor_seconds"]) for row in members) / len(members)
-        body.append([method, epochs, *cells, f"{seconds:.0f}", str(len(members))])
-    return table(["negatives, weighting", "epochs", *METRICS.values(), "processor s", "seeds"], body)
+        body.append([method, epochs, rate, *cells, f"{seconds:.0f}", str(len(members))])
+    return table(["negatives, weighting", "epochs", "rate", *METRICS.values(), "processor s", "seeds"], body)
 
 
-def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, float]:
-    """Most epochs first, and then the most found."""
-    (epochs, _), rows = entry
-    return -int(epochs), -estimate(float(row["recall_at_10"]) for row in rows).mean
+def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, float, float]:
+    """Most epochs and the largest learning rate first, and then the most found."""
+    (epochs, rate, _), rows = entry
+    return -int(epochs), -float(rate), -estimate(float(row["recall_at_10"]) for row in rows).mean
 
 
 def optimizers_table() -> str:
@@ -80,7 +82,7 @@ def optimizers_table() -> str:
             *(f"{100 * float(row[name]):.2f}" for name in METRICS),
             f"{float(row['processor_seconds']):.0f}",
         ]
-        for row in read_rows(OPTIMIZERS)
+        for row in sorted(read_rows(OPTIMIZERS), key=lambda row: (row["optimizer"], float(row["learning_rate"])))
     ]
     return table(["optimizer", "learning rate", *METRICS.values(), "processor s"], body)
 
@@ -94,9 +96,8 @@ def collect_points() -> Mapping[str, Sequence[Point]]:
     """Panels of the picture: those that have rows."""
     panels: dict[str, list[Point]] = {}
     for (recipe,), measured in group_rows(read_rows(TRADE_OFF) if TRADE_OFF.is_file() else [], "recipe").items():
-        most = max(measured, key=lambda row: int(row["epochs"]))["epochs"]
-        longest = [row for row in measured if row["epochs"] == most]
-        for (method,), rows in group_rows(longest, "method").items():
+        fullest = max(group_rows(measured, *SETTINGS).values(), key=len)
+        for (method,), rows in group_rows(fullest, "method").items():
             negatives, _, weighting = method.partition(", ")
             values = (
                 estimate(float(row[name]) for row in rows).mean for name in ("recall_at_10", "recall_at_10_tail")

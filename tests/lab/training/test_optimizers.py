@@ -6,9 +6,10 @@ from torch import nn
 
 from longtail.lab.training.batches import train_batches
 from longtail.lab.training.checks import check_recipe
-from longtail.lab.training.models import Classifier
+from longtail.lab.training.loop import train
+from longtail.lab.training.models import Classifier, build_model
 from longtail.lab.training.optimizers import climb, limit_norms, make_optimizer
-from longtail.lab.training.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe
+from longtail.lab.training.recipe import DataRecipe, ModelRecipe, Recipe, TrainRecipe, with_settings
 
 
 def small_model():
@@ -21,6 +22,27 @@ def decays(**settings):
     optimizer = make_optimizer(model, TrainRecipe(weight_decay=0.1, **settings))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+
+
+def test_the_head_has_its_own_rate(tmp_path):
+    model = Classifier(nn.Linear(4, 3), nn.Linear(3, 2))
+    optimizer = make_optimizer(model, TrainRecipe(head_rate=3.0))
+    factors = {id(p): group["rate_factor"] for group in optimizer.param_groups for p in group["params"]}
+    assert {factors[id(p)] for p in model.head.parameters()} == {3.0}
+    assert {factors[id(p)] for p in model.encoder.parameters()} == {1.0}
+    shared = build_model("gru", 5, (4, 5), width=4)
+    optimizer = make_optimizer(shared, TrainRecipe(head_rate=3.0))
+    factors = {id(p): group["rate_factor"] for group in optimizer.param_groups for p in group["params"]}
+    assert factors[id(shared.encoder.items.weight)] == 3.0
+    recipe = Recipe("tiny", DataRecipe("digits"), ModelRecipe("mlp", {"hidden": [8]}), TrainRecipe(epochs=1))
+    fast, slow = (
+        train(one, tmp_path / one.name, accelerator="cpu", show_progress=False).predictions.weight_norms
+        for one in (recipe, with_settings(recipe, ["name=slow", "train.head_rate=1e-9"]))
+    )
+    torch.manual_seed(0)
+    first = build_model("mlp", 10, (1, 8, 8), hidden=[8]).head.weight.detach().norm(dim=1).numpy()
+    assert slow == pytest.approx(first, rel=1e-5)
+    assert fast != pytest.approx(first, rel=1e-2)
 
 
 def test_each_part_has_its_weight_decay():

@@ -329,7 +329,7 @@ def _step(
 ) -> Tensor:
     """Forward, backward, and at the end of an accumulated batch an update. Returns the loss, still on its device."""
     for group in state.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("rate_factor", 1.0)
     is_update = (step + 1) % settings.accumulate == 0 or step + 1 == num_batches
     with fabric.no_backward_sync(state.wrapped, enabled=not is_update):
         loss = _loss_of(fabric, state, phase, batch)

@@ -86,20 +86,26 @@ SCHEDULES: Mapping[str, Callable[[float, TrainRecipe], float]] = MappingProxyTyp
 
 
 def make_optimizer(model: Classifier, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer over the parameters that are to be trained, each part with its own weight decay."""
+    """The recipe's optimizer over the parameters that are to be trained, each part with its own weight decay.
+
+    The learning rate of a group is that of the schedule times its ``rate_factor``, if it has one.
+    """
     head = {id(parameter) for parameter in model.head.parameters()}
-    decays: dict[float, list[nn.Parameter]] = {}
+    parts: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            decay = recipe.weight_decay
-            if id(parameter) in head and recipe.head_weight_decay >= 0:
-                decay = recipe.head_weight_decay
+            is_head = id(parameter) in head
+            decay = recipe.head_weight_decay if is_head and recipe.head_weight_decay >= 0 else recipe.weight_decay
             if parameter.ndim < 2 and not recipe.decay_biases:
                 decay = 0.0
-            decays.setdefault(decay, []).append(parameter)
-    if len(decays) == 1 and recipe.weight_decay in decays:
-        return OPTIMIZERS[recipe.optimizer](decays[recipe.weight_decay], recipe)
-    groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in decays.items()]
+            parts.setdefault((decay, recipe.head_rate if is_head else 1.0), []).append(parameter)
+    plain = (recipe.weight_decay, 1.0)
+    if len(parts) == 1 and plain in parts:
+        return OPTIMIZERS[recipe.optimizer](parts[plain], recipe)
+    groups = [
+        {"params": parameters, "weight_decay": decay, "rate_factor": factor}
+        for (decay, factor), parameters in parts.items()
+    ]
     return OPTIMIZERS[recipe.optimizer](groups, recipe)
 
 

@@ -75,6 +75,8 @@ class TrainRecipe:
     optimizer: str = "sgd"
     """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
     learning_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 0.1
+    head_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 1.0
+    """Factor on the learning rate for the head, and so for item vectors that an encoder shares with it."""
     head_learning_rate: Annotated[float, Bounds(0)] = 0.0
     """Of a stage that trains a new head; 0 is that of the first stage."""
     head_batch_size: Annotated[int, Bounds(0)] = 0
