@@ -43,6 +43,9 @@ COLORS = {
 """Weighting -> a field of ``Scheme``."""
 
 
+MARKERS = {"uniform": "o", "within-batch": "s"}
+
+
 class Point(NamedTuple):
     """What one way to sample finds, as shares."""
 
@@ -97,7 +100,10 @@ def collect_points() -> Mapping[str, Sequence[Point]]:
     panels: dict[str, list[Point]] = {}
     for (recipe,), measured in group_rows(read_rows(TRADE_OFF) if TRADE_OFF.is_file() else [], "recipe").items():
         fullest = max(group_rows(measured, *SETTINGS).values(), key=len)
-        for (method,), rows in group_rows(fullest, "method").items():
+        methods = group_rows(fullest, "method")
+        if len(methods) < len(COLORS):
+            continue
+        for (method,), rows in methods.items():
             negatives, _, weighting = method.partition(", ")
             values = (
                 estimate(float(row[name]) for row in rows).mean for name in ("recall_at_10", "recall_at_10_tail")
@@ -119,30 +125,25 @@ def describe(panels: Mapping[str, Sequence[Point]]) -> str:
 
 def draw(panels: Mapping[str, Sequence[Point]], scheme: Scheme) -> Figure:
     """For each data set, what is found of all items against what is found of the rarest third."""
-    figure = Figure(figsize=(4.4 * len(panels), 4.0), layout="constrained")
-    for axes, (title, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        _draw_panel(axes, points, scheme)
-        axes.set_title(title)
+    figure = Figure(figsize=(3.7 * len(panels) + 1.9, 3.7), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, points) in zip(all_axes, panels.items(), strict=True):
+        for point in points:
+            color, marker = getattr(scheme, COLORS[point.weighting]), MARKERS[point.negatives]
+            axes.plot([point.rare], [point.overall], marker, color=color, markersize=9, ls="none")
+        _label(axes, title)
+    for weighting, field in COLORS.items():
+        all_axes[0].plot([], [], "o", color=getattr(scheme, field), ls="none", label=weighting)
+    for negatives, marker in MARKERS.items():
+        all_axes[0].plot([], [], marker, color=scheme.ink, ls="none", markerfacecolor="none", label=negatives)
+    figure.legend(loc="outside right center", title="weights and negatives")
     return figure
 
 
-def _draw_panel(axes: Axes, points: Sequence[Point], scheme: Scheme) -> None:
-    for point in points:
-        is_all = point.negatives == "all items"
-        color = scheme.ink if is_all else getattr(scheme, COLORS[point.weighting])
-        marker = "*" if is_all else "o" if point.negatives == "uniform" else "s"
-        axes.plot([point.rare], [point.overall], marker, color=color, markersize=13 if is_all else 8, ls="none")
-        is_low = point.negatives == "uniform" and not is_all
-        style = {"textcoords": "offset points", "fontsize": 8.5, "color": color, "ha": "center"}
-        name = "all items" if is_all else point.weighting
-        axes.annotate(name, (point.rare, point.overall), (0, -14 if is_low else 8), **style)
-    axes.plot([], [], "o", color=scheme.muted, ls="none", label="uniform negatives")
-    axes.plot([], [], "s", color=scheme.muted, ls="none", label="negatives from the batch")
-    axes.legend(loc="lower left", fontsize=9)
+def _label(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=11)
     axes.margins(0.15)
-    axes.set(
-        xlabel="found of the rarest third of the items", ylabel="found of all items", xlim=(0, None), ylim=(0, None)
-    )
+    axes.set(xlabel="found of the rarest third", ylabel="found of all items", xlim=(0, None), ylim=(0, None))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
 

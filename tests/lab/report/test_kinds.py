@@ -70,7 +70,7 @@ def test_one_run_twice(tmp_path, make_predictions, make_run, counts):
 )
 def test_arrays_that_do_not_fit(tmp_path, change, message, make_predictions, make_run, counts):
     run = make_run(tmp_path / "run", "cross_entropy", 0, make_predictions(counts))
-    broken = dataclasses.replace(run, predictions=dataclasses.replace(run.predictions, **change))
+    broken = dataclasses.replace(run, results=dataclasses.replace(run.predictions, **change))
     with pytest.raises(ValueError, match=message) as caught:
         compare([broken])
     assert str(run.path) in str(caught.value)

@@ -111,4 +111,4 @@ def test_single_label_and_multilabel_runs_do_not_mix(runs, tmp_path):
         runs[0].predictions, labels=runs[0].predictions.labels.argmax(1).astype(np.int64), num_train=None
     )
     with pytest.raises(ValueError, match="must be of the same data"):
-        compare([runs[2], dataclasses.replace(runs[0], predictions=single)])
+        compare([runs[2], dataclasses.replace(runs[0], results=single)])
