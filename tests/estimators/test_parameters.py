@@ -13,7 +13,6 @@ from longtail.estimators import (
     ThresholdedClassifier,
     _parameters,
     adjusted,
-    extreme,
     thresholded,
 )
 from longtail.estimators._parameters import (
@@ -27,6 +26,7 @@ from longtail.estimators._parameters import (
     number,
     text,
 )
+from longtail.estimators.extreme import parameters
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_one_message_for_all():
 
 @pytest.mark.parametrize(
     ("estimator", "module"),
-    [(ExtremeClassifier, extreme), (LogitAdjustedClassifier, adjusted), (ThresholdedClassifier, thresholded)],
+    [(ExtremeClassifier, parameters), (LogitAdjustedClassifier, adjusted), (ThresholdedClassifier, thresholded)],
 )
 def test_every_default_of_every_estimator_is_allowed(estimator, module):
     _parameters.check_parameters(estimator(), module.CONSTRAINTS)

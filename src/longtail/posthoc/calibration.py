@@ -113,10 +113,10 @@ def group_temperatures(logits: Scores, target: Labels, groups: Labels, num_group
     Special cases:
         ``temperature_scale`` for one group.
 
-    >>> logits = torch.tensor([[1.0, 0.0]] * 8)
+    >>> logits = torch.tensor([[2.0, 0.0]] * 8)
     >>> target, groups = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     >>> group_temperatures(logits, target, groups).round()[0]
-    tensor(1., dtype=torch.float64)
+    tensor(2., dtype=torch.float64)
 
     Reference:
         Guo et al. (2017), "On calibration of modern neural networks", section 4.2, group by group.

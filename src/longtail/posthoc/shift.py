@@ -53,9 +53,9 @@ def temperature_scale(
     Special cases:
         1 for calibrated logits.
 
-    >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> round(temperature_scale(logits, torch.tensor([0, 0, 0, 1])) * math.log(3), 6)
-    1.0
+    2.0
 
     Reference:
         Guo et al. (2017), "On calibration of modern neural networks", section 4.2; Menon et al., "Long-tail learning

@@ -57,7 +57,8 @@ class FileBatches:
         block_size: samples of a text file that are read together. In every pass over a part its blocks come in a new
             order, and the samples of a block too. In Parquet a block is a row group: write small ones.
         seed: of these orders.
-        num_replicas, rank: how many processes there are, and which one this is; default: what the process group says.
+        num_replicas: how many processes there are; default: what the process group says.
+        rank: which of them this is; default: what the process group says.
 
     Which samples a step has depends on ``num_parts`` and ``seed`` and not on the number of processes: training that
     was stopped resumes at any step, also with fewer or more processes, and reads no more than it uses. A process goes

@@ -25,7 +25,7 @@ def make_run(method, seed, counts, score):
         recipe={},
         summary={"method": method, "seed": seed, "seconds": 1.5, "metrics": metrics},
         history=[],
-        predictions=predictions,
+        results=predictions,
     )
 
 

@@ -115,7 +115,8 @@ def test_rare_classes_are_kept_whole():
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"), [("train.save_embeddings=-1", "at least 0"), ("train.save_embeddings=true", "type int")]
+    ("setting", "message"),
+    [("train.save_embeddings=-1", "at least 0"), ("train.save_embeddings=true", "must be a whole number")],
 )
 def test_the_number_of_embeddings_is_checked(setting, message, tmp_path):
     with pytest.raises(ValueError, match=message):
@@ -125,6 +126,7 @@ def test_the_number_of_embeddings_is_checked(setting, message, tmp_path):
 
 def test_embeddings_are_of_data_with_one_label_a_sample(run_folder, tmp_path):
     pairs = Recipe("pairs", DataRecipe("two_digits"), RECIPE.model, TrainRecipe(epochs=1, save_embeddings=10))
+    pairs = pairs.with_method("binary_cross_entropy", {})
     with pytest.raises(ValueError, match="save_embeddings is for data with one label per sample"):
         quick(pairs, tmp_path / "pairs")
     assert not (tmp_path / "pairs").exists()

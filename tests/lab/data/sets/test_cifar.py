@@ -134,7 +134,7 @@ def test_a_cut_off_binary_file_is_refused(tmp_path, size, one_line):
 def test_a_label_out_of_range_is_refused(tmp_path):
     path = write_cifar10_binary(tmp_path) / "test_batch.bin"
     path.write_bytes(b"\x0a" + path.read_bytes()[1:])
-    with pytest.raises(ValueError, match=r"test labels must be in 0\.\.9. Got 10 in row 0"):
+    with pytest.raises(ValueError, match=r"in 0\.\.9, the 10 classes of the data\. Got 10 in row 0"):
         cifar.load_cifar10(tmp_path)
 
 
