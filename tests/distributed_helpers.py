@@ -63,6 +63,7 @@ def _main(folder, rank, num_processes):
     function = _load(path, name)
     rendezvous = (folder / "rendezvous").as_uri()
     torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=num_processes)
+    torch.distributed.barrier()  # a function without collectives may end before the others have connected
     try:
         result = function(rank, *args)
     finally:
