@@ -44,14 +44,25 @@ def published_table(folder: Path) -> str:
         epochs = {row["epochs"] for rows in found for row in rows}
         if epochs:
             cells = [_show(_accuracy(rows)) if rows else "" for rows in found]
-            seeds = "/".join(str(len(rows)) for rows in found)
+            seeds = _count_seeds(found)
             recipes = ", ".join(f"`{name}_{kind}`" for name, rows in zip(SETS, found, strict=True) if rows)
-            ours.append([f"**longtail**: {recipes}; seeds {seeds}", title, "/".join(sorted(epochs)), *cells])
+            ours.append([f"**longtail**: {recipes}; {seeds}", title, "/".join(sorted(epochs)), *cells])
     others = [
         [f"{one.name} ({one.reference})", one.kind, one.epochs, *(_show_number(value) for value in one.accuracies)]
         for one in PUBLISHED
     ]
     return table(["", "kind", "epochs", "CIFAR-10-LT", "CIFAR-100-LT"], ours + others)
+
+
+def strong_sentence(folder: Path) -> str:
+    """What the recipes with one network reach, for the README."""
+    found = [_read_recipe(folder / f"{name}_strong.csv") for name in SETS]
+    reached = " and ".join(f"{_show(_accuracy(rows))} %" for rows in found if rows)
+    titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
+    return (
+        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add AutoAugment, cutout and 100 epochs to the "
+        f"adjusted loss: the same network then reaches {reached} on {titles} at the last epoch ({_count_seeds(found)})."
+    )
 
 
 def ingredients_table(path: Path) -> str:
@@ -76,6 +87,12 @@ def _read_recipe(path: Path) -> list[Row]:
     rows = [row for row in read_rows(path) if row["ingredient"] == "recipe"] if path.is_file() else []
     longest = max((int(row["epochs"]) for row in rows), default=0)
     return [row for row in rows if int(row["epochs"]) == longest]
+
+
+def _count_seeds(found: Sequence[Sequence[Row]]) -> str:
+    counts = {len(rows) for rows in found if rows}
+    words = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{words} seed{'s' * (counts != {1})}"
 
 
 def _accuracy(rows: Sequence[Row]) -> Estimate:

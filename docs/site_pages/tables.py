@@ -66,6 +66,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "coverage": lambda: tabular.coverage_tables(RESULTS / "conformal"),
     "strong": lambda: ingredients.published_table(QUALITY / "ingredients"),
     "conformal-peers": lambda: tabular.peers_table(RESULTS / "conformal_peers.csv"),
+    "strong-recipes": lambda: ingredients.strong_sentence(QUALITY / "ingredients"),
     "gain": readme.gain_sentence,
     "real-data": readme.real_data_table,
     "extreme-data": readme.extreme_table,
