@@ -61,7 +61,8 @@ def strong_sentence(folder: Path) -> str:
     titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
     return (
         "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add AutoAugment, cutout and 100 epochs to the "
-        f"adjusted loss: the same network then reaches {reached} on {titles} at the last epoch ({_count_seeds(found)})."
+        f"adjusted loss: the same network then reaches {reached} on {titles} at the last epoch "
+        f"({_count_seeds(found)})."
     )
 
 
