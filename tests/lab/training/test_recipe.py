@@ -39,6 +39,10 @@ def test_every_recipe_is_read_checked_and_written_back(path):
     assert parse_recipe(tomllib.loads(to_toml(recipe))) == recipe
 
 
+def test_options_for_other_methods_make_no_other_training():
+    assert differences(RECIPE, dataclasses.replace(RECIPE, methods={"class_balanced": {"beta": 0.99}})) == []
+
+
 def test_settings_change_one_thing():
     changed = with_settings(RECIPE, ["train.epochs=5", "method.options.tau = 1.5", "name=other"])
     assert differences(RECIPE, changed) == [

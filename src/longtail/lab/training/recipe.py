@@ -287,13 +287,16 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def differences(one: Recipe, other: Recipe) -> list[str]:
-    """The settings in which two recipes differ, as ``key: this -> that``.
+    """The settings in which trainings by two recipes differ, as ``key: this -> that``.
+
+    What a recipe has for other methods, in ``[methods.NAME]``, is no part of a training: its own options are in
+    ``[method.options]``.
 
     >>> recipe = Recipe("example", DataRecipe("digits"), ModelRecipe("mlp"))
     >>> differences(recipe, recipe.with_seed(1))
     ['train.seed: 0 -> 1']
     """
-    before, after = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
+    before, after = (_flat(dataclasses.asdict(dataclasses.replace(each, methods={}))) for each in (one, other))
     keys = [*before, *(key for key in after if key not in before)]
     return [f"{k}: {before.get(k)} -> {after.get(k)}" for k in keys if before.get(k) != after.get(k)]
 
