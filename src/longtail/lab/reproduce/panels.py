@@ -70,7 +70,9 @@ def _build_panel(
     layout = build_layout(axes[0], axes[1], height=HEIGHT, **_paint(rest))
     if title:
         text = {"text": f"<b>{title}</b>", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"}
-        layout["title"] = text | {"pad": {"t": 6, "l": 4}, "font": {"size": 13}}
+        # Plotly raises a title of several lines by half of those that follow the first.
+        raised = TITLE_LINE * (lines - 1) // 2
+        layout["title"] = text | {"pad": {"t": 8 + raised, "l": 4}, "font": {"size": 13}}
         layout["margin"] = layout["margin"] | {"t": 14 + TITLE_LINE * lines}
     names = list(dict.fromkeys(series.label for trace in traces if (series := legend.get(_name_series(trace)))))
     x, y = (_plain(axis.get("title", {}).get("text", "")) for axis in axes)
