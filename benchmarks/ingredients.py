@@ -70,9 +70,13 @@ def list_variants(recipe: Recipe, settings: list[str], only: list[str]) -> dict[
     return variants
 
 
-def make_run(name: str, recipe: Recipe, runs: Path) -> None:
+def name_folder(name: str, recipe: Recipe) -> Path:
+    """Where a run of it is, under that of the recipe's runs."""
+    return Path(f"{recipe.train.epochs}_epochs", name.replace(" ", "_").replace(",", ""), f"seed-{recipe.train.seed}")
+
+
+def make_run(folder: Path, recipe: Recipe) -> None:
     """Train it, and note the processor's seconds beside the run."""
-    folder = runs / name.replace(" ", "_").replace(",", "") / f"seed-{recipe.train.seed}"
     if (folder / "summary.json").is_file():
         return
     is_new = not folder.exists()
@@ -82,26 +86,26 @@ def make_run(name: str, recipe: Recipe, runs: Path) -> None:
         (folder / "processor_seconds.txt").write_text(f"{time.process_time() - start:.1f}\n")
 
 
-def collect_rows(recipe: Recipe, names: list[str], runs: Path) -> list[dict[str, Any]]:
-    """A row for every complete run."""
+def collect_rows(recipe: Recipe, runs: Path) -> list[dict[str, Any]]:
+    """A row for every complete run, of whatever length."""
     rows = []
-    for name in names:
-        for folder in sorted((runs / name.replace(" ", "_").replace(",", "")).glob("seed-*")):
-            if (folder / "summary.json").is_file():
-                run = load_run(folder)
-                noted = folder / "processor_seconds.txt"
-                rows.append(
-                    {
-                        "recipe": recipe.name,
-                        "ingredient": name,
-                        "seed": run.summary["seed"],
-                        "epochs": len(run.history),
-                        **{metric: round(value, 6) for metric, value in run.metrics.items()},
-                        "processor_seconds": noted.read_text().strip() if noted.is_file() else "",
-                        **environment(),
-                    }
-                )
-    return rows
+    for name in list_variants(recipe, [], []):
+        anywhere = name_folder(name, recipe)
+        for summary in sorted(runs.glob(f"*/{anywhere.parts[1]}/seed-*/summary.json")):
+            run = load_run(summary.parent)
+            noted = summary.parent / "processor_seconds.txt"
+            rows.append(
+                {
+                    "recipe": recipe.name,
+                    "ingredient": name,
+                    "seed": run.summary["seed"],
+                    "epochs": len(run.history),
+                    **{metric: round(value, 6) for metric, value in run.metrics.items()},
+                    "processor_seconds": noted.read_text().strip() if noted.is_file() else "",
+                    **environment(),
+                }
+            )
+    return sorted(rows, key=lambda row: -row["epochs"])
 
 
 def main() -> None:
@@ -120,15 +124,13 @@ def main() -> None:
         return
     recipe = load_recipe(find_recipe(arguments.recipe))
     settings = [] if arguments.epochs is None else [f"train.epochs={arguments.epochs}"]
-    variants = list_variants(recipe, settings, arguments.only)
     runs = arguments.runs / recipe.name
     for seed in range(arguments.seeds):
-        for name, variant in variants.items():
-            make_run(name, variant.with_seed(seed), runs)
-            rows = collect_rows(recipe, list(list_variants(recipe, settings, [])), runs)
-            path = write_rows(f"quality/ingredients/{recipe.name}", rows)
-            found = next(row for row in rows if (row["ingredient"], row["seed"]) == (name, seed))
-            print(f"{name}, seed {seed}: {found['balanced_accuracy']:.4f}; wrote {path}")
+        for name, variant in list_variants(recipe, settings, arguments.only).items():
+            of_seed = variant.with_seed(seed)
+            make_run(runs / name_folder(name, of_seed), of_seed)
+            path = write_rows(f"quality/ingredients/{recipe.name}", collect_rows(recipe, runs))
+            print(f"{name}, seed {seed}: wrote {path}")
 
 
 if __name__ == "__main__":

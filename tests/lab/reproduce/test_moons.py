@@ -51,6 +51,7 @@ def test_the_command_writes_results_and_a_pull_makes_classes_compact(tmp_path):
     result = CliRunner().invoke(app, [*command, *(part for setting in settings for part in ("--set", setting))])
     assert result.exit_code == 0, result.output
     assert "ELM, balanced" in result.output
+    assert "…" not in result.output
     results = json.loads((tmp_path / "results.json").read_text())
     ratios = results["median_ratio_to_logit_adjustment"]
     assert set(ratios) == set(moons.VARIANTS)

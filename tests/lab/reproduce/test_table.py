@@ -1,11 +1,16 @@
 """The table of experiments, and the commands that are made from it."""
 
 import dataclasses
+import io
+from collections import Counter
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from longtail.lab.cli.app import app
+from longtail.lab.cli.reproduce import print_outcome
+from longtail.lab.reproduce.experiment import Outcome, Summary
 from longtail.lab.reproduce.table import EXPERIMENTS
 
 
@@ -33,3 +38,25 @@ def test_the_commands_are_those_of_the_table():
     done = CliRunner().invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"})
     assert all(f" {name} " in done.stdout for name in EXPERIMENTS)
     assert CliRunner().invoke(app, ["reproduce", "nothing"]).exit_code == 2
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_table_is_cut_off_at_any_width(width):
+    names = ("the name of a method with many words", "another one")
+    headings = ("method", "balanced accuracy", *(f"a heading of words {place}" for place in range(4)), "protocol")
+    rows = [
+        (name, "61.2", *(f"{place}.25 / 1.00 / 0.93" for place in range(4)), "resnet32, 40 epochs") for name in names
+    ]
+    screen = Console(width=width, file=io.StringIO(), markup=False, highlight=False)
+    print_outcome(Outcome([Summary(headings, rows, "A note.")], []), screen)
+    text = screen.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    letters = Counter(text) - Counter("─ \n" * len(text))
+    assert letters == Counter("".join([*headings, *sum(rows, ()), "A note."]).replace(" ", ""))
+
+
+def test_a_table_that_fits_has_one_line_per_row():
+    screen = Console(width=80, file=io.StringIO(), markup=False, highlight=False)
+    print_outcome(Outcome([Summary(("method", "R@20"), [("two words", "0.1 ± 0.2")] * 3)], []), screen)
+    assert len(screen.file.getvalue().splitlines()) == 5

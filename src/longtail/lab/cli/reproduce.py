@@ -88,7 +88,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     for place, summary in enumerate(outcome.summaries):
         if place:
             console.print()
-        console.print(_draw_table(summary))
+        console.print(_draw_table(summary, console.width))
         if summary.note:
             console.print(Text(summary.note, "dim"))
     if outcome.written:
@@ -132,11 +132,24 @@ def _name_parameter(name: str, default: Any, annotation: Any) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _draw_table(summary: Summary) -> Table:
+def _draw_table(summary: Summary, width: int) -> Table:
+    """A table in which nothing is cut off: what is wider than the screen has its words and headings wrapped."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    is_wide = _measure_width(summary) > width
     for place, heading in enumerate(summary.headings):
         is_words = place == 0 or heading == "protocol"
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=heading != "protocol")
+        can_wrap = is_wide or heading == "protocol"
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not can_wrap, overflow="fold")
     for row in summary.rows:
         table.add_row(*row)
     return table
+
+
+def _measure_width(summary: Summary) -> int:
+    """Letters in the widest line of the table, with its longest column of words wrapped as far as it goes."""
+    columns = zip(summary.headings, *summary.rows, strict=True)
+    widths = [
+        max(len(word) for cell in column for word in (cell.split() if column[0] == "protocol" else [cell]) or [""])
+        for column in columns
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)

@@ -64,8 +64,14 @@ VARIANTS: Mapping[str, MethodRecipe] = MappingProxyType(
 """What is compared: logit adjustment, ELM as in the paper for CIFAR-10-LT, and what was tried for the tail."""
 
 CLASSES = ("head", "tail")
-MEASURES = ("raw", "by_norm", "by_class_means")
-"""Of the largest distance inside a class; names as in ``diagnostics.IntraclassDistances``."""
+MEASURES: Mapping[str, str] = MappingProxyType(
+    {
+        "raw": ", as it is",
+        "by_norm": " divided by the largest norm of an embedding",
+        "by_class_means": " divided by the distance between the class means",
+    }
+)
+"""Of the largest distance inside a class, named as in ``diagnostics.IntraclassDistances``, and how it is scaled."""
 
 
 @dataclass(frozen=True)
@@ -98,27 +104,28 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
         trials,
         missing,
         folder,
-        lambda done: [tabulate_trials(done)],
+        tabulate_trials,
         lambda done: write_results(done, folder, settings),
     )
 
 
-def tabulate_trials(trials: Sequence[Trial]) -> Summary:
-    """How far apart the samples of a class are, against logit adjustment, in three measures."""
+def tabulate_trials(trials: Sequence[Trial]) -> list[Summary]:
+    """How far apart the samples of a class are, against logit adjustment: a table for each of three measures."""
+    return [_tabulate_measure(trials, measure) for measure in MEASURES]
+
+
+def _tabulate_measure(trials: Sequence[Trial], measure: str) -> Summary:
     places = [(split, name) for split in ("train", "test") for name in CLASSES]
+    shown = [variant for variant in VARIANTS if any(trial.variant == variant for trial in trials)]
     rows = []
-    for variant in VARIANTS:
-        if any(trial.variant == variant for trial in trials):
-            ratios = (
-                [compare_distances(trials, variant, (*place, measure)) for measure in MEASURES] for place in places
-            )
-            cells = (" / ".join(f"{ratio:.2f}" for ratio in three) for three in ratios)
-            rows.append((variant, f"{average_accuracy(trials, variant):.1%}", *cells))
+    for variant in shown:
+        ratios = (compare_distances(trials, variant, (*place, measure)) for place in places)
+        rows.append((variant, f"{average_accuracy(trials, variant):.1%}", *(f"{ratio:.2f}" for ratio in ratios)))
     note = (
-        "Largest distance inside a class over that of logit adjustment, medians over "
-        f"{len(trials) // len(rows)} seeds: as it is / by the largest norm / by the distance of class means."
+        f"Largest distance inside a class{MEASURES[measure]}, over that of logit adjustment; medians over "
+        f"{len(trials) // len(rows)} seeds."
     )
-    return Summary(("method", "balanced accuracy", *(f"{name}, {split}" for split, name in places)), rows, note)
+    return Summary(("method", "accuracy", *(f"{name}, {split}" for split, name in places)), rows, note)
 
 
 def plan_rows(recipe: Recipe, folder: Path, seeds: Sequence[int]) -> list[Row[Trial]]:
