@@ -243,6 +243,22 @@ def test_resampled_with_imbalanced_learn():
     assert np.abs(model.estimator_.predict_proba(X) - plain).mean() > 0.1
 
 
+@pytest.mark.parametrize(
+    "trained_with", ["balanced", {0: 1.0, 1: 3.0}, KeepEqual()], ids=["balanced", "dict", "equal"]
+)
+@pytest.mark.parametrize("cv", [None, 3], ids=["formula", "calibrated"])
+def test_no_linear_score_has_a_smaller_log_loss_than_plain_logistic_regression(trained_with, cv):
+    """Why correction can bring boosted trees below the plain model, and logistic regression only close to it."""
+    X, y = overlapping([400, 60], seed=3)
+    X = X**2  # so that no line is the right boundary, and weights change its direction
+    line = LogisticRegression(C=np.inf, tol=1e-8)
+    plain, corrected = (
+        log_loss(y, model.fit(X, y).predict_proba(X))
+        for model in (line, PriorCorrectedClassifier(line, trained_with=trained_with, cv=cv))
+    )
+    assert plain < corrected < plain + 0.1
+
+
 def test_sample_weight_counts_samples():
     X, y = overlapping([90, 10])
     repeated = np.concatenate([np.arange(100), np.flatnonzero(y == 1)])
