@@ -156,6 +156,18 @@ def test_two_writers_keep_each_other_s_rows(tmp_path):
     assert not ledgers[0].has("Table 1", "a", 8)
 
 
+def test_absent_data_are_said_before_any_run_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGTAIL_DATA", str(tmp_path))
+
+    def run_none(jobs, workers, watch):
+        pytest.fail("a run was started")
+
+    options = StudyOptions(data="cifar100", fast=True, runs=str(tmp_path / "runs"))
+    study = Study("paper", "A paper", [Entry("Table 1", "Plain", Training("cross_entropy"))], (TABLE,))
+    with pytest.raises(FileNotFoundError, match="CIFAR-100 was not found"):
+        run_study(study, options, tmp_path / "out", lambda *words: None, run_none)
+
+
 def test_points_of_an_earlier_version_are_read_and_added_to(tmp_path):
     path = tmp_path / "points.csv"
     path.write_text("recipe,figure,panel,row,seed,x,y\nsmall,Figure 1,,a,0,1,2\n")

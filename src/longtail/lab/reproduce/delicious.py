@@ -302,7 +302,7 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
                     hovertemplate=f"{scheme.weighting}, %{{x}}: %{{y:.2f}} %<extra></extra>",
                 )
                 figure.add_trace(bars, row=row, col=column)
-    figure.update_yaxes(rangemode="tozero", ticksuffix=" %")
+    figure.update_yaxes(rangemode="tozero", minallowed=0, ticksuffix=" %")
     figure.update_layout(barmode="group")
     return figure
 

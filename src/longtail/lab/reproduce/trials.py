@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longtail.lab.data.registry import load_data
 from longtail.lab.reproduce._writing import csv_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, MissingRow, Outcome, Say, Summary
 from longtail.lab.reproduce.figures import draw_figure
@@ -59,6 +60,8 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
         say(done, len(trials), " | ".join(say_epochs(job, epochs[job.folder]) for job in running))
 
     jobs = [trial.job for trial in trials.values()]
+    if not all((job.folder / "summary.json").is_file() for job in jobs):
+        load_data(recipe.data)  # where they are absent, that is said once, and not by every run
     for outcome in run_all(jobs, options.workers or default_workers(), watch):
         done += 1
         if isinstance(outcome, Failure):
