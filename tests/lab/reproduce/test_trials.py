@@ -168,6 +168,15 @@ def test_absent_data_are_said_before_any_run_starts(tmp_path, monkeypatch):
         run_study(study, options, tmp_path / "out", lambda *words: None, run_none)
 
 
+def test_a_logarithmic_axis_names_its_few_places():
+    points = [
+        {"figure": "Figure 7", "panel": "", "row": "a", "series": "", "seed": "0", "x": x, "y": "1"}
+        for x in ("0.0001", "0.01", "1")
+    ]
+    axis = draw_figure(Figure("Figure 7", "strength", "lambda", "accuracy", log_x=True), points).layout.xaxis
+    assert (axis.tickvals, axis.ticktext) == ((0.0001, 0.01, 1.0), ("0.0001", "0.01", "1"))
+
+
 def test_points_of_an_earlier_version_are_read_and_added_to(tmp_path):
     path = tmp_path / "points.csv"
     path.write_text("recipe,figure,panel,row,seed,x,y\nsmall,Figure 1,,a,0,1,2\n")

@@ -42,8 +42,8 @@ def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
         drawn.update_yaxes(title=figure.y, **at)
         drawn.update_xaxes(title=figure.x, type="log" if figure.log_x else None, **at)
     places = sorted({float(point["x"]) for point in own}) if figure.log_x else []
-    if len(places) <= MOST_TICKS:
-        drawn.update_xaxes(tickvals=places or None)
+    if 0 < len(places) <= MOST_TICKS:
+        drawn.update_xaxes(tickvals=places, ticktext=[f"{place:g}" for place in places])
     drawn.update_layout(barmode="group", violinmode="group", meta=figure.title)
     return drawn
 
