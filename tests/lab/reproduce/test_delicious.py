@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -104,6 +105,18 @@ def test_results_are_written_and_the_page_needs_no_network(outcomes, tmp_path):
     page = (tmp_path / "new" / "picture.html").read_text()
     assert "<script src=" not in page
     assert 'data-figure="figure-0-0"' in page
+
+
+def test_whiskers_stay_within_what_a_share_can_be(outcomes):
+    low, high = (dict.fromkeys(outcomes[0].values, value) for value in (0.0, 99.0))
+    results = [experiment.Result(experiment.ALL_LABELS, seed, values, 1.0) for seed, values in enumerate((low, high))]
+    text = experiment.draw_picture(results, {"seeds": 2})
+    figures = [json.loads(part) for part in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+    bars = [bar for part in figures for figure in part.values() for bar in figure["data"]]
+    assert bars
+    for bar in bars:
+        assert all(below <= mean for below, mean in zip(bar["error_y"]["arrayminus"], bar["y"], strict=True))
+        assert all(above <= 100 - mean for above, mean in zip(bar["error_y"]["array"], bar["y"], strict=True))
 
 
 def test_the_command_runs_on_files(tmp_path, monkeypatch):

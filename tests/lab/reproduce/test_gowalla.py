@@ -1,6 +1,7 @@
 """Recommendation on a small world of users and items, and the reader of its file."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,22 @@ def test_distance_from_the_line():
 
 def test_without_both_ends_there_is_no_line():
     assert experiment.measure_above_line([experiment.Result(Scheme("uniform", "unit"), 0.3, 0.1, 1.0)]) == {}
+
+
+def test_the_legend_names_every_scheme(outcomes):
+    text = experiment.draw_picture(outcomes, {"epochs": 1})
+    buttons = re.findall(r"<button[^>]*data-series=.*?</svg> (.*?)</button>", text)
+    assert buttons == [str(outcome.scheme) for outcome in outcomes]
+
+
+def test_strengths_of_the_margin_are_one_series():
+    results = [
+        experiment.Result(scheme, 0.3, 0.1 + 0.01 * place, 1.0)
+        for place, scheme in enumerate((*experiment.list_extremes(), *experiment.list_between()))
+    ]
+    text = experiment.draw_picture(results, {"epochs": 1})
+    assert "uniform, tau = 0.25, 0.5, 0.75 and 1</button>" in text
+    assert '"text":["  0.25","  0.5","  0.75","  1"]' in text
 
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import plotly.graph_objects
 import pytest
 from plotly.subplots import make_subplots
 
-from longtail.lab.reproduce import balms, gaussians, moons, sampling_bias
+from longtail.lab.reproduce import balms, gaussians, moons
 from longtail.lab.reproduce._schemes import COLORS
-from longtail.lab.reproduce._writing import page, plots
+from longtail.lab.reproduce._writing import draw_table, page, plots
 from longtail.lab.reproduce.figures import COLORS as SERIES_COLORS
 from longtail.lab.reproduce.panels import PALETTE, to_panels
 
@@ -52,7 +52,9 @@ def test_every_pair_of_axes_is_a_panel(figure):
 
 def test_a_panel_says_what_it_shows(figure):
     _, second = to_panels(figure, "figure-0").figures
-    assert second.summary == "second: loss against x1, for one and two."
+    assert second.summary == "Second: loss against x1, for one and two."
+    figure.update_layout(meta="losses").update_yaxes(title="")
+    assert to_panels(figure, "figure-0").figures[1].summary == "Losses: second against x1, for one and two."
     assert second.table.rows[0] == ("one", "1", "6")
 
 
@@ -70,7 +72,7 @@ def test_series_have_names_marks_and_colors_of_the_page(figure):
 
 def test_experiments_use_the_colors_of_the_page():
     used = {*SERIES_COLORS, *COLORS.values(), *moons.COLORS.values(), *gaussians.COLORS.values()}
-    assert (used | set(sampling_bias.COLORS.values())) <= PALETTE.keys()
+    assert used <= PALETTE.keys()
     assert len(set(balms.POINT_COLORS)) == 3
 
 
@@ -82,7 +84,7 @@ def test_the_page_loads_nothing_and_can_be_read_without_pictures(figure):
     assert not re.search(r"<(?:script|link|img)\b[^>]*(?:src|href)=", head)
     assert len(re.findall(r'role="img" aria-labelledby="caption-figure-0-\d"', head)) == 2
     assert head.count("<figcaption") == 2
-    assert ">a &lt; b now: loss, for one and two.<" in head
+    assert ">A &lt; b now: loss, for one and two.<" in head
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -98,3 +100,24 @@ def test_a_browser_draws_the_panels(browser, figure, tmp_path, width, scheme):
     browser.evaluate("document.querySelector('[data-series=figure-0-series-0]').click()")
     browser.wait_for("document.querySelectorAll('.plot .scatterlayer .trace').length === 2")
     assert browser.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_wide_table_scrolls_in_its_box_and_breaks_no_number(browser, tmp_path, width):
+    path = tmp_path / "page.html"
+    headings = ["row", *(f"quantity {place}" for place in range(10)), "protocol"]
+    words = "1 seed; a note about the paper of more than thirty letters"
+    rows = [["a name of several words", *["12.34 ± 5.67"] * 10, words]]
+    path.write_text(page("Table", f"{draw_table(headings, rows, 'Numbers')}"))
+    browser.open(path, width=width, scheme="light", touch=width < 500)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    count_lines = """(cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      return range.getClientRects().length;
+    }"""
+    lines = browser.evaluate(f"[...document.querySelectorAll('td')].map({count_lines})")
+    assert lines[:-1] == [1] * 10
+    box = "document.querySelector('.scroll')"
+    assert browser.evaluate(f"{box}.scrollWidth > {box}.clientWidth")
+    assert browser.evaluate(f"{box}.tabIndex") == 0

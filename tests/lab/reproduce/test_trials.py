@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from longtail.lab.cli.app import app
 from longtail.lab.reproduce.figures import draw_figure
-from longtail.lab.reproduce.ledger import ROW_COLUMNS, Ledger, read_lines
+from longtail.lab.reproduce.ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, read_lines
 from longtail.lab.reproduce.paper_tables import compare_with_paper, to_html, to_markdown
 from longtail.lab.reproduce.study import (
     DATA,
@@ -156,6 +156,39 @@ def test_two_writers_keep_each_other_s_rows(tmp_path):
     assert not ledgers[0].has("Table 1", "a", 8)
 
 
+def test_absent_data_are_said_before_any_run_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGTAIL_DATA", str(tmp_path))
+
+    def run_none(jobs, workers, watch):
+        pytest.fail("a run was started")
+
+    options = StudyOptions(data="cifar100", fast=True, runs=str(tmp_path / "runs"))
+    study = Study("paper", "A paper", [Entry("Table 1", "Plain", Training("cross_entropy"))], (TABLE,))
+    with pytest.raises(FileNotFoundError, match="CIFAR-100 was not found"):
+        run_study(study, options, tmp_path / "out", lambda *words: None, run_none)
+
+
+def test_a_logarithmic_axis_names_its_few_places():
+    points = [
+        {"figure": "Figure 7", "panel": "", "row": "a", "series": "", "seed": "0", "x": x, "y": "1"}
+        for x in ("0.0001", "0.01", "1")
+    ]
+    axis = draw_figure(Figure("Figure 7", "strength", "lambda", "accuracy", log_x=True), points).layout.xaxis
+    assert (axis.tickvals, axis.ticktext) == ((0.0001, 0.01, 1.0), ("0.0001", "0.01", "1"))
+
+
+def test_points_of_an_earlier_version_are_read_and_added_to(tmp_path):
+    path = tmp_path / "points.csv"
+    path.write_text("recipe,figure,panel,row,seed,x,y\nsmall,Figure 1,,a,0,1,2\n")
+    ledger = Ledger(path, POINT_COLUMNS, ("figure", "row", "seed"))
+    assert ledger.read()[0]["series"] == ""
+    ledger.put([{"figure": "Figure 1", "row": "b", "seed": 0, "series": "c", "x": 1.0, "y": 2.0}], {})
+    assert [(point["row"], point["series"], point["x"]) for point in ledger.read()] == [
+        ("a", "", "1"),
+        ("b", "c", "1"),
+    ]
+
+
 def test_a_table_has_paper_here_difference_and_protocol():
     lines = [
         line("a", 30.0, 31.5),
@@ -171,7 +204,8 @@ def test_a_table_has_paper_here_difference_and_protocol():
     assert "Rank correlation with the paper's order (Spearman, 3 rows): 1.00." in found.note
     assert "Here, unless said: p." in found.note
     assert to_markdown(found).splitlines()[2].startswith("| a | 31.50 |")
-    assert "<td>b</td>" in to_html(found)
+    assert '<th scope="row">b</th>' in to_html(found)
+    assert ">difference<" not in to_html(compare_with_paper(lines[-1:], TABLE, "balanced_error"))
 
 
 def test_text_from_files_is_escaped():

@@ -102,3 +102,10 @@ class TestMatrixTiles:
         monkeypatch.setattr(devices, "PROCESSOR", devices.PROCESSOR / "absent")
         monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
         assert open_fabric("cpu", precision="bf16-mixed")
+
+
+def test_the_precision_is_no_line_of_its_own(caplog, monkeypatch):
+    monkeypatch.setattr(devices, "_check_matrix_tiles", lambda: None)
+    with caplog.at_level("INFO", logger="lightning_fabric"):
+        devices.open_fabric("cpu", precision="bf16-mixed")
+    assert caplog.messages == []

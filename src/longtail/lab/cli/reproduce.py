@@ -7,10 +7,11 @@ import inspect
 import math
 import time
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -29,6 +30,10 @@ __all__ = ["app", "build_command", "print_outcome", "show_rows"]
 
 LINE_SECONDS = 30.0
 """Between lines of progress where there is no terminal."""
+GAP = 3
+"""Letters between columns of a table."""
+WORDS_WIDTH = 24
+"""Letters that a column of words should have, if it needs them."""
 
 
 class ExperimentGroup(PlainGroup):
@@ -86,9 +91,10 @@ def show_rows() -> Iterator[Say]:
 def print_outcome(outcome: Outcome, console: Console) -> None:
     """The summaries, what was written, and an error if rows are missing."""
     for place, summary in enumerate(outcome.summaries):
-        if place:
-            console.print()
-        console.print(_draw_table(summary, console.width))
+        for number, table in enumerate(_draw_tables(summary, console.width)):
+            if place or number:
+                console.print()
+            console.print(table)
         if summary.note:
             console.print(Text(summary.note, "dim"))
     if outcome.written:
@@ -132,24 +138,66 @@ def _name_parameter(name: str, default: Any, annotation: Any) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _draw_table(summary: Summary, width: int) -> Table:
-    """A table in which nothing is cut off: what is wider than the screen has its words and headings wrapped."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    is_wide = _measure_width(summary) > width
-    for place, heading in enumerate(summary.headings):
-        is_words = place == 0 or heading == "protocol"
-        can_wrap = is_wide or heading == "protocol"
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not can_wrap, overflow="fold")
-    for row in summary.rows:
-        table.add_row(*row)
-    return table
+@dataclass(frozen=True)
+class _Column:
+    """A column of a table. Words may be wrapped; a number on two lines could not be read."""
+
+    heading: str
+    cells: Sequence[str]
+    is_words: bool
+
+    @property
+    def widest(self) -> int:
+        """Letters with which nothing is wrapped."""
+        return max(map(len, (self.heading, *self.cells)))
+
+    @property
+    def narrowest(self) -> int:
+        """Letters with which nothing is broken."""
+        parts = [part for cell in self.cells for part in (cell.split() if self.is_words else [cell])]
+        return max(map(len, (*self.heading.split(), *parts)), default=0)
 
 
-def _measure_width(summary: Summary) -> int:
-    """Letters in the widest line of the table, with its longest column of words wrapped as far as it goes."""
-    columns = zip(summary.headings, *summary.rows, strict=True)
-    widths = [
-        max(len(word) for cell in column for word in (cell.split() if column[0] == "protocol" else [cell]) or [""])
-        for column in columns
+def _draw_tables(summary: Summary, width: int) -> Iterator[Table]:
+    """The summary as a table, or as parts with the first column each where one would be too wide."""
+    shown = summary.drop_empty_columns()
+    columns = [
+        _Column(heading, cells, is_words=place == 0 or heading == "protocol")
+        for place, (heading, *cells) in enumerate(zip(shown.headings, *shown.rows, strict=True))
     ]
-    return sum(widths) + 2 * (len(widths) - 1)
+    for part in _split_columns(columns, width):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for column, letters in zip(part, _share_width(part, width), strict=True):
+            side: Literal["left", "right"] = "left" if column.is_words else "right"
+            table.add_column(column.heading, justify=side, width=letters, overflow="fold")
+        for row in zip(*(column.cells for column in part), strict=True):
+            table.add_row(*row)
+        yield table
+
+
+def _split_columns(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
+    """The first column with as many of the others as fit, then with those that follow."""
+    first, *others = columns
+    part, needed = [first], min(first.widest, max(first.narrowest, WORDS_WIDTH))
+    alone = needed
+    for column in others:
+        letters = min(column.widest, max(column.narrowest, WORDS_WIDTH)) if column.is_words else column.narrowest
+        if len(part) > 1 and needed + GAP + letters > width:
+            yield part
+            part, needed = [first], alone
+        part.append(column)
+        needed += GAP + letters
+    yield part
+
+
+def _share_width(part: Sequence[_Column], width: int) -> list[int]:
+    """Letters of each column. Where not all fit, headings of numbers are wrapped first, then words."""
+    room = width - GAP * (len(part) - 1)
+    if sum(column.widest for column in part) <= room:
+        return [column.widest for column in part]
+    room -= sum(column.narrowest for column in part if not column.is_words)
+    first, *others = (column for column in part if column.is_words)
+    rest = sum(column.widest for column in others)
+    own = min(first.widest, max(first.narrowest, room - rest, room // (1 + len(others))))
+    letters = {id(first): own} | {id(column): max(column.narrowest, room - own) for column in others}
+    return [letters.get(id(column), column.narrowest) for column in part]

@@ -15,9 +15,13 @@ from markupsafe import Markup
 
 from longtail._core.files import replacing
 from longtail.lab.report.document import dump_figures, load_templates, render_document
+from longtail.lab.report.figures.drawing import Table
 from longtail.lab.reproduce.panels import to_panels
 
-__all__ = ["csv_text", "json_text", "page", "plots", "write_files"]
+__all__ = ["csv_text", "draw_table", "json_text", "page", "plots", "write_files"]
+
+MOST_LETTERS = 1000
+"""Of a cell in a table of a page."""
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[Path]:
@@ -53,6 +57,18 @@ def plots(figures: Iterable[Any]) -> list[str]:
     parts = load_templates().get_template("blocks.html").module
     found = [to_panels(figure, f"figure-{number}") for number, figure in enumerate(figures)]
     return [f"{parts.panels(one)}{_DATA.format(dump_figures(one.figures))}" for one in found]  # type: ignore[attr-defined]
+
+
+def draw_table(headings: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
+    """A table as HTML, in a box in which it scrolls where it is wide.
+
+    Args:
+        headings: of columns.
+        rows: of text; the first of each is its name.
+        name: what the table is, for those who do not see it.
+    """
+    parts = load_templates().get_template("blocks.html").module
+    return str(parts.table(Table(headings, rows), name, MOST_LETTERS))  # type: ignore[attr-defined]
 
 
 def page(title: str, body: str) -> str:

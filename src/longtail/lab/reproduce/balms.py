@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from longtail.lab.report.digests.embeddings import map_to_plane
+from longtail.lab.report.text import class_name
 from longtail.lab.reproduce._writing import page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.reproduce.logit_adjustment import CITED
@@ -155,7 +156,8 @@ def locate_map(run: Run, name: str) -> Iterator[Point]:
     if places is None:
         return
     for place, label in zip(places, data.test.labels[chosen].tolist(), strict=True):
-        yield Point("Figure 2", float(place[0]), float(place[1]), panel=name, series=data.class_names[label])
+        shown = class_name(data.class_names[label])
+        yield Point("Figure 2", float(place[0]), float(place[1]), panel=name, series=shown)
 
 
 def _set_head(options: Options) -> tuple[float, tuple[str, ...]]:
@@ -184,7 +186,7 @@ def build_study(options: Options) -> Study:
             method = f"decoupled({stages},share={share})"
             is_published = options.data == "cifar10" and is_exponential and options.ratio == 200
             reported = {"accuracy": value} if is_published else {}
-            name = f"{features} features; {head.lower()} head"
+            name = f"{features} features; {head[0].lower()}{head[1:]} head"
             entries.append(
                 Entry("Table 3", name, Training(method, settings, base), reported, measure=measure_accuracy)
             )
@@ -289,7 +291,7 @@ def draw_surfaces(heads: Heads) -> Any:
     from plotly import graph_objects
     from plotly.subplots import make_subplots
 
-    titles = [f"{name}<br>after {iteration:,}" for name, found in heads.items() for iteration in found]
+    titles = [f"{name}<br>after {iteration:,} iterations" for name, found in heads.items() for iteration in found]
     columns = len(next(iter(heads.values())))
     figure = make_subplots(rows=len(heads), cols=columns, subplot_titles=titles)
     shades = [[k / 3 + side / 3, color] for k, color in enumerate(POINT_COLORS) for side in (0, 1)]

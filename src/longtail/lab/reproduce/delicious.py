@@ -23,6 +23,7 @@ from torch import Tensor
 from longtail.estimators.extreme import ExtremeClassifier
 from longtail.lab.data.sets.extreme_repository import REPOSITORY_SETS, read_repository_set
 from longtail.lab.data.sets.tiny_imagenet_lt import load_tiny_imagenet_lt_features
+from longtail.lab.report.figures.drawing import build_error_bars
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
@@ -293,7 +294,7 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
                 bars = graph_objects.Bar(
                     x=list(names),
                     y=[value.mean for value in values],
-                    error_y={"type": "data", "array": [value.half_width for value in values], "thickness": 1},
+                    error_y=build_error_bars(values, 0, 100) | {"color": None},  # the page's
                     name=scheme.weighting,
                     legendgroup=scheme.weighting,
                     showlegend=row == column == 1,
@@ -301,7 +302,7 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
                     hovertemplate=f"{scheme.weighting}, %{{x}}: %{{y:.2f}} %<extra></extra>",
                 )
                 figure.add_trace(bars, row=row, col=column)
-    figure.update_yaxes(rangemode="tozero", ticksuffix=" %")
+    figure.update_yaxes(rangemode="tozero", minallowed=0, ticksuffix=" %")
     figure.update_layout(barmode="group")
     return figure
 

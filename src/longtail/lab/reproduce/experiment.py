@@ -23,6 +23,16 @@ class Summary:
     note: str = ""
     """What the numbers are."""
 
+    def drop_empty_columns(self) -> Summary:
+        """The same for readers: without columns in which no row has anything, such as those of a paper's values.
+
+        >>> Summary(("row", "paper", "here"), [("a", "", "1"), ("b", "", "2")]).drop_empty_columns().headings
+        ('row', 'here')
+        """
+        kept = [place for place in range(len(self.headings)) if not place or any(row[place] for row in self.rows)]
+        headings, *rows = (tuple(row[place] for place in kept) for row in (self.headings, *self.rows))
+        return dataclasses.replace(self, headings=headings, rows=rows)
+
 
 @dataclass(frozen=True)
 class MissingRow:

@@ -16,6 +16,8 @@ __all__ = ["draw_figure"]
 
 COLORS = tuple(color for color, name in PALETTE.items() if name.startswith("method-"))
 """Of series, in order."""
+MOST_TICKS = 6
+"""Places on a logarithmic axis that are all named; more are named by powers of ten."""
 
 
 def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
@@ -39,7 +41,10 @@ def draw_figure(figure: Figure, points: Sequence[Line]) -> Any:
                 drawn.add_trace(trace, **at)
         drawn.update_yaxes(title=figure.y, **at)
         drawn.update_xaxes(title=figure.x, type="log" if figure.log_x else None, **at)
-    drawn.update_layout(barmode="group", violinmode="group")
+    places = sorted({float(point["x"]) for point in own}) if figure.log_x else []
+    if 0 < len(places) <= MOST_TICKS:
+        drawn.update_xaxes(tickvals=places, ticktext=[f"{place:g}" for place in places])
+    drawn.update_layout(barmode="group", violinmode="group", meta=figure.title)
     return drawn
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from longtail.lab.data.formats.sparse_text import one_per_positive
 from longtail.lab.data.sets.gowalla import read_gowalla
+from longtail.lab.report.text import join_words
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, DISTRIBUTIONS, SCHEMES, Scheme
 from longtail.lab.reproduce._writing import json_text, page, plots, write_files
@@ -183,10 +184,10 @@ def list_between(taus: Sequence[float] = TAUS) -> tuple[Scheme, ...]:
 
 
 def _build_scheme(scheme: Scheme, prior: ClassPrior) -> tuple[Distribution, Weighting]:
-    if not scheme.weighting.startswith(_BETWEEN):
+    tau = _read_tau(scheme)
+    if not tau:
         return scheme.build(prior)
-    tau = float(scheme.weighting.removeprefix(_BETWEEN))
-    scaled = tau * prior.log_probs
+    scaled = float(tau) * prior.log_probs
     negative = scaled - torch.logsumexp(scaled, dim=0) + math.log(prior.num_classes)
     margins = Margins(torch.zeros_like(negative), negative)
     return DISTRIBUTIONS[scheme.sampling](prior), targeting(margins)
@@ -297,37 +298,47 @@ def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
         )
     )
     symbols = {"uniform": "circle", "within-batch": "square"}
-    for result in results:
-        sampling, weighting = result.scheme
+    for series, found in _group_series(results).items():
+        sampling, weighting = found[0].scheme
+        marker = {"color": COLORS.get(weighting, "#00805c"), "symbol": symbols[sampling]}
         figure.add_trace(
             graph_objects.Scatter(
-                x=[result.rare_recall],
-                y=[result.recall],
-                mode="markers+text",
-                name=str(result.scheme),
-                text=[f" {result.scheme}"],
-                textposition=_place_text(result.scheme),
-                marker={"color": COLORS.get(weighting, "#00805c"), "symbol": symbols[sampling], "size": 12},
-                hovertemplate=f"{result.scheme}: %{{y:.4f}}, rare %{{x:.4f}}<extra></extra>",
-                showlegend=False,
+                x=[result.rare_recall for result in found],
+                y=[result.recall for result in found],
+                mode="lines+markers+text",
+                name=series,
+                text=[f"  {_read_tau(result.scheme)}" for result in found],
+                textposition="top right",
+                customdata=[str(result.scheme) for result in found],
+                line={"color": marker["color"]},
+                # Smaller marks are drawn upon larger ones: some schemes have almost the same place.
+                marker=marker | {"size": 13 if found[0].scheme in SCHEMES else 7},
+                hovertemplate="%{customdata}: %{y:.4f}, rare %{x:.4f}<extra></extra>",
                 cliponaxis=False,
             )
         )
-    reach = 1.5 * max(result.rare_recall for result in results)  # room for the text right of the points
-    figure.update_xaxes(title="R@20 on the rarest third of the items", range=[0, reach])
+    figure.update_xaxes(title="R@20 on the rarest third of the items", rangemode="tozero")
     figure.update_yaxes(title="R@20")
     setting = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
     body = f"""<p>Matrix factorization of Gowalla. Setting: {setting}. The dotted line joins uniform and within-batch
-negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant.</p>
+negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant, with tau
+beside the points.</p>
 {plots([figure])[0]}"""
     return page("Head and tail on Gowalla", body)
 
 
-def _place_text(scheme: Scheme) -> str:
-    """Where the name of a point is, so that names of neighbors do not lie upon each other."""
-    is_below = scheme.sampling == "uniform" or scheme.weighting == "unit"
-    is_left = scheme.weighting == "relative" or scheme == ("uniform", "tail")
-    return f"{'bottom' if is_below else 'top'} {'left' if is_left else 'right'}"
+def _group_series(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """What is a series of the picture: each scheme, and all strengths of the margin between the extremes."""
+    between = [result for result in results if _read_tau(result.scheme)]
+    series = {str(result.scheme): [result] for result in results if result not in between}
+    if between:
+        series[f"uniform, {_BETWEEN}{join_words(_read_tau(result.scheme) for result in between)}"] = between
+    return series
+
+
+def _read_tau(scheme: Scheme) -> str:
+    """The strength of the margin; empty for schemes that have none."""
+    return scheme.weighting.removeprefix(_BETWEEN) if scheme.weighting.startswith(_BETWEEN) else ""
 
 
 EXPERIMENT = Experiment(

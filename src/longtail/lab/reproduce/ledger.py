@@ -41,9 +41,13 @@ class Ledger:
     def __init__(self, path: Path, columns: Sequence[str], key: Sequence[str]) -> None:
         self.path, self.columns, self.key = path, tuple(columns), tuple(key)
 
+    def read(self) -> list[Line]:
+        """All lines; a column that the file does not have, as it was written by an earlier version, is empty."""
+        return [{name: line.get(name, "") for name in self.columns} for line in read_lines(self.path)]
+
     def has(self, *key: object) -> bool:
         """Whether the file has lines of this key."""
-        return tuple(map(str, key)) in {self._key_of(line) for line in read_lines(self.path)}
+        return tuple(map(str, key)) in {self._key_of(line) for line in self.read()}
 
     def put(self, lines: Iterable[Mapping[str, object]], order: Mapping[Key, int]) -> None:
         """Add lines in place of those of the same key; lines are sorted by ``order`` of their first key columns."""
@@ -53,7 +57,7 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_name(f".{self.path.name}.lock")):
             replaced = {self._key_of(line) for line in fresh}
-            kept = [line for line in read_lines(self.path) if self._key_of(line) not in replaced]
+            kept = [line for line in self.read() if self._key_of(line) not in replaced]
             everything = sorted([*kept, *fresh], key=lambda line: self._rank(line, order))
             text = csv_text(self.columns, [[line[name] for name in self.columns] for line in everything])
             write_files(self.path.parent, {self.path.name: text.replace("\r\n", "\n")})

@@ -44,7 +44,7 @@ def to_panels(figure: Any, key: str) -> Panels:
     """Every pair of axes of a figure as a panel of its own, under one legend.
 
     Args:
-        figure: of plotly, whose subplots all have a title or none.
+        figure: of plotly, whose subplots all have a title or none; what it shows may be its layout's ``meta``.
         key: what names of its panels begin with.
     """
     drawn = json.loads(figure.to_json())
@@ -58,14 +58,21 @@ def to_panels(figure: Any, key: str) -> Panels:
         own = [trace for trace in traces if (trace.get("xaxis", "x"), trace.get("yaxis", "y")) == (x, y)]
         title = titles[number] if len(titles) == len(places) else ""
         axes = [_take_axis(layout, traces, place) for place in (x, y)]
-        panels.append(_build_panel(f"{key}-{number}", title, own, axes, _take_rest(layout, y), legend))
+        subject = layout.get("meta", "")
+        panels.append(_build_panel(f"{key}-{number}", subject, title, own, axes, _take_rest(layout, y), legend))
     return Panels(panels)
 
 
 def _build_panel(
-    key: str, title: str, traces: Sequence[Json], axes: Sequence[Json], rest: Json, legend: Mapping[str, Series]
+    key: str,
+    subject: str,
+    title: str,
+    traces: Sequence[Json],
+    axes: Sequence[Json],
+    rest: Json,
+    legend: Mapping[str, Series],
 ) -> Figure:
-    shown = [_paint(_style_trace(trace, legend.get(_name_series(trace)))) for trace in traces]
+    painted = [_paint(_style_trace(trace, legend.get(_name_series(trace)))) for trace in traces]
     lines = title.count("<br>") + 1 if title else 0
     layout = build_layout(axes[0], axes[1], height=HEIGHT, **_paint(rest))
     if title:
@@ -76,11 +83,11 @@ def _build_panel(
         layout["margin"] = layout["margin"] | {"t": 14 + TITLE_LINE * lines}
     names = list(dict.fromkeys(series.label for trace in traces if (series := legend.get(_name_series(trace)))))
     x, y = (_plain(axis.get("title", {}).get("text", "")) for axis in axes)
-    quantity = f"{y} against {x}" if x and y else x or y
-    words = ": ".join(part for part in (_plain(title), quantity) if part)
+    shown = ": ".join(part for part in (subject, _plain(title), y) if part)
+    words = (f"{shown} against {x}" if shown and x else shown or x) or "A picture"
     compared = f", for {join_words(names)}" if 1 < len(names) <= len(SYMBOLS) else ""
     table = Table(("series", x or "x", y or "y"), list(_list_numbers(traces)))
-    return Figure(key, shown, layout, f"{words or 'A picture'}{compared}.", table, list(legend.values()))
+    return Figure(key, painted, layout, f"{words[0].upper()}{words[1:]}{compared}.", table, list(legend.values()))
 
 
 def _list_series(traces: Iterable[Json], key: str) -> dict[str, Series]:

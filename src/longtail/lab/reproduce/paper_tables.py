@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from scipy import stats
 
+from longtail.lab.reproduce._writing import draw_table
 from longtail.lab.reproduce.experiment import Summary
 from longtail.lab.reproduce.ledger import Line
 from longtail.lab.reproduce.study import PaperTable
@@ -68,11 +69,8 @@ def to_markdown(summary: Summary) -> str:
 
 def to_html(summary: Summary) -> str:
     """A table and its note."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in summary.headings)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in summary.rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table><p>{html.escape(summary.note)}</p>"
+    shown = summary.drop_empty_columns()
+    return f"{draw_table(shown.headings, shown.rows, summary.note)}<p>{html.escape(summary.note)}</p>"
 
 
 def _list_quantities(lines: Sequence[Line], table: PaperTable) -> Summary:

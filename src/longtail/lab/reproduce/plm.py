@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from longtail.lab.data.registry import load_data
+from longtail.lab.report.text import class_name
 from longtail.lab.reproduce.experiment import Summary, add_option
 from longtail.lab.reproduce.logit_adjustment import CITED
 from longtail.lab.reproduce.study import (
@@ -181,9 +182,10 @@ def locate_ratios(run: Run, name: str) -> Iterator[Point]:
     history += [row["positive_ratios"] for row in run.history if "positive_ratios" in row]
     order = np.argsort(-run.predictions.train_counts, kind="stable")
     for c in dict.fromkeys([*order[:3], *order[-3:]]) if len(history) > 1 else ():
+        shown = class_name(run.predictions.class_names[c])
         for epoch, ratios in enumerate(history):
             if ratios[c] is not None:
-                yield Point("Figure 2", epoch, ratios[c], panel=name, series=run.predictions.class_names[c])
+                yield Point("Figure 2", epoch, ratios[c], panel=name, series=shown)
 
 
 def locate_probabilities(run: Run) -> Iterator[Point]:

@@ -8,7 +8,6 @@ has weight 0, as in the table. Within-batch negatives are drawn from the prior: 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ from torch import Tensor
 
 from longtail import negatives
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
-from longtail.lab.reproduce._schemes import SCHEMES
-from longtail.lab.reproduce._writing import json_text, page, plots, write_files
+from longtail.lab.reproduce._schemes import COLORS, SCHEMES
+from longtail.lab.reproduce._writing import draw_table, json_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary, add_option
 from longtail.lab.reproduce.explanation import SAMPLINGS, WEIGHTINGS, Explanation, explain_sampling
 from longtail.lab.reproduce.sampled_training import build_study
@@ -230,10 +229,6 @@ def write_results(schemes: Sequence[MeasuredScheme], folder: Path, settings: dic
     return write_files(folder, contents)
 
 
-COLORS = {"constant": "#9a6700", "importance": "#59636f", "relative": "#c44e00", "tail": "#0072b2"}
-"""Of the report, told apart also by color-blind readers."""
-
-
 def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) -> str:
     """Losses and their errors against the number of negatives, as one HTML page that needs no network."""
     from plotly import graph_objects
@@ -259,15 +254,15 @@ def draw_picture(schemes: Sequence[MeasuredScheme], settings: dict[str, Any]) ->
                     hovertemplate=f"{name}, {key.replace('_', ' ')}, m = %{{x}}: %{{y:.3g}}<extra></extra>",
                 )
                 figure.add_trace(trace, row=row, col=column)
-    figure.update_xaxes(type="log", title="m, negatives drawn")
-    figure.update_yaxes(type="log", row=2)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _list_cells(scheme)) + "</tr>"
-        for scheme in schemes
-    )
+    figure.update_xaxes(type="log", title="m, negatives drawn", tickvals=NUM_NEGATIVES)
+    figure.update_yaxes(type="log", row=2, dtick=1)
+    table = draw_table(_HEADINGS, list(map(_list_cells, schemes)), "Ways to sample negatives and their losses")
     setting = ", ".join(f"{name} {value:,}" for name, value in settings.items())
-    body = _BODY.format(setting=setting, rows=rows, plot=plots([figure])[0])
+    body = _BODY.format(setting=setting, table=table, plot=plots([figure])[0])
     return page("The loss behind negative sampling", body)
+
+
+_HEADINGS = ("negatives", "weighting", "implied loss", "name", "favors", "error falls as")
 
 
 def _list_cells(scheme: MeasuredScheme) -> list[str]:
@@ -279,10 +274,7 @@ _BODY = """
 <p>Table 2 and Theorem 3 of Rawat et al., "Disentangling sampling and labeling bias". Setting: {setting}; fifty labels
 by Zipf's law. Points are means over draws of negatives, lines are what the theory says: the implied loss above, its
 expected squared error below.</p>
-<table>
-<tr><th>negatives</th><th>weighting</th><th>implied loss</th><th>name</th><th>favors</th><th>error falls as</th></tr>
-{rows}
-</table>
+{table}
 {plot}"""
 
 

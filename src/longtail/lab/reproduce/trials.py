@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longtail.lab.data.registry import load_data
 from longtail.lab.reproduce._writing import csv_text, page, plots, write_files
 from longtail.lab.reproduce.experiment import Experiment, MissingRow, Outcome, Say, Summary
 from longtail.lab.reproduce.figures import draw_figure
-from longtail.lab.reproduce.ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, Line, read_lines
+from longtail.lab.reproduce.ledger import POINT_COLUMNS, ROW_COLUMNS, Ledger, Line
 from longtail.lab.reproduce.paper_tables import summarize_table, to_html, to_markdown
 from longtail.lab.reproduce.study import (
     KEPT_EMBEDDINGS,
@@ -59,6 +60,8 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
         say(done, len(trials), " | ".join(say_epochs(job, epochs[job.folder]) for job in running))
 
     jobs = [trial.job for trial in trials.values()]
+    if not all((job.folder / "summary.json").is_file() for job in jobs):
+        load_data(recipe.data)  # where they are absent, that is said once, and not by every run
     for outcome in run_all(jobs, options.workers or default_workers(), watch):
         done += 1
         if isinstance(outcome, Failure):
@@ -212,10 +215,10 @@ class _Ledgers:
 
     def read_rows(self) -> list[Line]:
         """All rows that there are."""
-        return read_lines(self.rows[-1].path)
+        return self.rows[-1].read()
 
     def read_points(self) -> list[Line]:
         """All points that there are: those of this folder, or what was recorded of others."""
-        own, recorded = (read_lines(ledger.path) for ledger in (self.points[0], self.points[-1]))
+        own, recorded = (ledger.read() for ledger in (self.points[0], self.points[-1]))
         found = {(line["figure"], line["row"], line["seed"]) for line in own}
         return [*own, *(line for line in recorded if (line["figure"], line["row"], line["seed"]) not in found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -58,6 +59,8 @@ def open_fabric(
     settings: dict[str, Any] = {"devices": devices} if launched is None else launched
     if settings.get("strategy") == "ddp" or (isinstance(devices, int) and devices > 1):
         settings["strategy"] = DDPStrategy(timeout=timedelta(seconds=timeout))
+    # Which precision it uses is in the recipe: a line for every run would stand between those of progress.
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     try:
         fabric = Fabric(accelerator=accelerator, precision=precision, **settings)
     except (ImportError, MisconfigurationException, RuntimeError) as error:
