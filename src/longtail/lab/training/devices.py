@@ -59,10 +59,9 @@ def open_fabric(
     settings: dict[str, Any] = {"devices": devices} if launched is None else launched
     if settings.get("strategy") == "ddp" or (isinstance(devices, int) and devices > 1):
         settings["strategy"] = DDPStrategy(timeout=timedelta(seconds=timeout))
-    # Which precision it uses is in the recipe: a line for every run would stand between those of progress.
-    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     try:
-        fabric = Fabric(accelerator=accelerator, precision=precision, **settings)
+        with _quiet_fabric():
+            fabric = Fabric(accelerator=accelerator, precision=precision, **settings)
     except (ImportError, MisconfigurationException, RuntimeError) as error:
         raise ValueError(
             f"accelerator {accelerator!r} with devices {devices!r} can't be had here; there is {_available()}."
@@ -70,6 +69,18 @@ def open_fabric(
     if fabric.device.type == "cpu" and str(precision).startswith("bf16"):
         _check_matrix_tiles()
     return fabric
+
+
+@contextmanager
+def _quiet_fabric() -> Iterator[None]:
+    """No line about the precision: it is in the recipe, and would stand between the lines of progress."""
+    logger = logging.getLogger("lightning_fabric.utilities.rank_zero")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager
