@@ -22,6 +22,7 @@ from longtail.lab.runs.folder import load_run
 from longtail.lab.training.loop import train
 from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe, with_settings
 
+COSINE = 'model.options={head = "cosine", head_options = {scale = 16.0}}'
 WITHOUT = {
     "AutoAugment": ["train.augmentation=none"],
     "cutout": ["train.cutout=0"],
@@ -32,7 +33,9 @@ WITH = {
     "RandAugment": ["train.augmentation=randaugment"],
     "TrivialAugment": ["train.augmentation=trivialaugment"],
     "small batches": ["train.batch_size=64", "train.learning_rate=0.1"],
-    "cosine head": ['model.options={head = "cosine", head_options = {scale = 16.0}}'],
+    "small batches, half the rate": ["train.batch_size=64", "train.learning_rate=0.05"],
+    "cosine head": [COSINE],
+    "small batches, cosine head": ["train.batch_size=64", "train.learning_rate=0.1", COSINE],
     "weight average": ["train.ema_decay=0.998"],
     "mixup": ["train.mixing=mixup", "train.mixing_alpha=0.2"],
     "CutMix": ["train.mixing=cutmix"],

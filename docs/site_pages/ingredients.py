@@ -77,9 +77,19 @@ def ingredients_table(path: Path) -> str:
     for (name, epochs), rows in groups.items():
         accuracy, base = _accuracy(rows), bases.get(epochs)
         gain = "" if base is None or name == "recipe" else f"{accuracy.mean - _accuracy(base).mean:+.1f}"
-        parts = [_mean(rows, group) for group in ("head", "torso", "tail")]
+        parts = [_mean(rows, name) for name in ("head", "torso", "tail", "calibration_error")]
         body.append([name, epochs, _show(accuracy), gain.replace("-", "−"), *parts, _mean_minutes(rows)])
-    header = ["", "epochs", "accuracy, %", "difference", "head", "torso", "tail", "minutes of one core"]
+    header = [
+        "",
+        "epochs",
+        "accuracy, %",
+        "difference",
+        "head",
+        "torso",
+        "tail",
+        "calibration error",
+        "minutes of one core",
+    ]
     return f"{table(header, body)}\n\n{command}"
 
 
