@@ -2,7 +2,7 @@
 
     pip install accelerate
     python examples/with_accelerate.py
-    accelerate launch --cpu --num_processes 2 examples/with_accelerate.py
+    torchrun --nproc-per-node 2 examples/with_accelerate.py
 
 Lines that are new end in "# new". A sampler of this library would be made with ``num_replicas=1, rank=0``: accelerate
 shares out what a loader draws, and a sampler that does so too would leave each process a quarter.

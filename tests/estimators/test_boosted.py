@@ -111,6 +111,14 @@ def test_catboost_trains_many_classes_with_other_margins():
     assert set(model.predict(X)) == {"a", "b", "c"}
 
 
+def test_catboost_has_no_learning_rate_of_its_own_for_other_margins_and_that_is_said():
+    X, y = overlapping([60, 20, 10])
+    booster = make_catboost(num_trees=2, learning_rate=None)
+    MarginBoostedClassifier(booster).fit(X, y)  # its own objective
+    with pytest.warns(UserWarning, match=r"takes 0\.03 with these margins.*set learning_rate"):
+        MarginBoostedClassifier(booster, margins=logit_adjusted_adaptive).fit(X, y)
+
+
 def test_xgboost_s_own_intercept_would_undo_it():
     """Why base_score is set: without, predictions are those of plain training."""
     from longtail import ClassPrior

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from longtail import ClassPrior, MarginCrossEntropy, margins
 from longtail.integrations import SingleLoss, prepare_method, read_labels
@@ -79,3 +79,36 @@ def test_what_is_measured_leaves_out_tokens_without_a_label():
     scores = np.eye(3)[[0, 1, 2, 0]].reshape(2, 2, 3)
     found = measure_classes(scores, np.array([[0, 1], [1, -100]]), ClassPrior.from_counts([200, 50, 1]))
     assert found == {"accuracy": pytest.approx(2 / 3), "balanced_accuracy": 0.75, "head": 1.0, "torso": 0.5}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from ({"labels": label} for label in (0, 2, 2))
+
+
+def test_a_stream_of_mappings_is_counted():
+    assert read_labels(Stream()).tolist() == [0, 2, 2]
+
+
+def test_labels_that_are_names_are_called_so(one_line):
+    with pytest.raises(
+        TypeError, match=r"Got card_lost; encode them first, for example with .*LabelEncoder"
+    ) as error:
+        prepare_method([{"labels": "card_lost"}, {"labels": "balance"}])
+    one_line(error)
+    with pytest.raises(TypeError, match="if they are classes, make them whole numbers"):
+        prepare_method([{"labels": 0.0}])
+
+
+def test_a_prior_takes_the_place_of_counting():
+    smoothed = ClassPrior.from_labels([0, 2, 2], 4).smoothed(1)  # classes 1 and 3 have no samples
+    with pytest.raises(ValueError, match=r"use prior\.smoothed\(1\)"):
+        prepare_method([{"labels": 0}, {"labels": 2}], num_classes=4)
+    prepared = prepare_method([{"labels": 0}, {"labels": 2}], num_classes=4, prior=smoothed)
+    assert prepared.prior == smoothed
+    assert prepared.loss(torch.zeros(2, 4), torch.tensor([0, 3])).isfinite()
+    assert prepare_method(object(), prior=smoothed).sampler(0, 1) is None  # nothing is read that nothing needs
+    drawn = prepare_method([{"labels": 0}, {"labels": 2}], "class_balanced_sampling", prior=smoothed)
+    assert sorted(set(drawn.sampler(0, 1))) == [0, 1]
+    with pytest.raises(ValueError, match=r"prior must be for 5 classes, as the model is\. Got 4"):
+        prepare_method([], num_classes=5, prior=smoothed)

@@ -178,3 +178,24 @@ def test_accelerate_shares_out_the_draws_of_a_sampler_that_does_not():
 
     expected = list(ClassBalancedSampler(labels, num_replicas=1, rank=0))
     assert sorted(draws(0) + draws(1)) == sorted(expected)
+
+
+def test_a_second_method_takes_the_place_of_the_first(transformers, tmp_path):
+    """Balanced batches and an adjusted loss would be two corrections."""
+    trainer = make_trainer(tmp_path)
+    apply_method(trainer, "class_balanced_sampling")
+    drawn = trainer._get_train_sampler()
+    apply_method(trainer, "logit_adjusted")
+    assert type(trainer._get_train_sampler()) is not type(drawn)
+
+
+def test_label_smoothing_of_the_trainer_has_no_effect_and_that_is_said(transformers, tmp_path):
+    with pytest.warns(UserWarning, match="label_smoothing_factor has no effect: the loss is that of logit_adjusted"):
+        apply_method(make_trainer(tmp_path, label_smoothing_factor=0.1))
+
+
+def test_a_prior_may_be_given(transformers, tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.train_dataset = None
+    smoothed = ClassPrior.from_counts([30, 20, 8, 4, 0]).smoothed(1)
+    assert apply_method(trainer, prior=smoothed).prior == smoothed

@@ -119,6 +119,65 @@ def test_what_the_callback_can_t_do_is_said(callback_class):
         fit(make_module(), callback_class("class_balanced_sampling"))
     with pytest.raises(ValueError, match="Got none by the name of 'criterion'"):
         fit(make_module(), callback_class(loss="criterion"))
+    with pytest.raises(ValueError, match=r"samples without a label must have -100\. Got ignore_index=0"):
+        fit(make_module(nn.CrossEntropyLoss(ignore_index=0)), callback_class())
+    with pytest.raises(ValueError, match=r"logits must be of 2 classes.* Got 3; pass prior=ClassPrior"):
+        fit(make_module(), callback_class(prior=ClassPrior.from_counts([40, 16])))
+
+
+def test_a_loss_that_training_goes_past_is_said(callback_class):
+    module = make_module()
+    type(module).training_step = lambda self, batch, index: nn.functional.cross_entropy(
+        self.model(batch[0]), batch[1]
+    )
+    with pytest.raises(ValueError, match=r"training_step must call self\.loss\(logits, target\)"):
+        fit(module, callback_class("logit_adjusted"))
+
+
+def test_the_loss_is_called_as_pytorch_s_are(callback_class):
+    module = make_module()
+    type(module).training_step = lambda self, batch, index: self.loss(input=self.model(batch[0]), target=batch[1])
+    fit(module, callback_class("logit_adjusted"))
+    torch.testing.assert_close(module.gradients[0], expected_gradient(), rtol=0, atol=1e-6)
+
+
+def test_a_class_without_samples_needs_a_prior(callback_class):
+    module = make_module()
+    module.model = nn.Linear(4, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"class 3 has no samples.* use prior\.smoothed\(1\)"):
+        fit(module, callback_class("logit_adjusted", num_classes=4))
+    smoothed = ClassPrior.from_counts([*COUNTS, 0]).smoothed(1)
+    fit(module, callback_class("logit_adjusted", prior=smoothed))
+    assert read_correction(module).prior == smoothed
+
+
+def test_a_model_of_a_checkpoint_is_measured_without_training(callback_class, tmp_path):
+    import lightning
+
+    trainer = fit(make_module(), callback_class("logit_adjusted"))
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    expected = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
+
+    def validate(callback, module, **settings):
+        options = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
+        tester = lightning.Trainer(callbacks=[callback], **options)
+        return tester.validate(module, DataLoader(make_data(), 32), verbose=False, **settings)[0]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?!MethodCallback)")  # Lightning's
+        found = validate(
+            callback_class("logit_adjusted"), make_module(), ckpt_path=tmp_path / "model.ckpt", weights_only=True
+        )
+        assert found == pytest.approx({name: float(value) for name, value in expected.items()})
+        with pytest.warns(UserWarning, match="nothing is measured, for the class counts of training are not known"):
+            validate(callback_class("logit_adjusted"), make_module())
+
+
+def test_label_smoothing_of_the_loss_that_is_replaced_is_said(callback_class):
+    from longtail.integrations.lightning import _check_settings
+
+    with pytest.warns(UserWarning, match="label_smoothing of the loss that is replaced has no effect"):
+        _check_settings(nn.CrossEntropyLoss(label_smoothing=0.1))
 
 
 def train_in_process(rank, port, method):

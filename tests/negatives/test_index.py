@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from longtail.errors import DamagedFileError
+from longtail.metrics import recall_at_k
 from longtail.negatives import LabelIndex, VectorFile, quantize_rows, save_vectors, vectors
 from longtail.negatives.head import best_labels
 
@@ -73,8 +75,8 @@ def test_groups_with_too_few_labels_say_so() -> None:
     pytest.importorskip("faiss")
     rows, x = made(40)
     found = LabelIndex(rows, num_lists=20, num_probes=1).topk(x, 30)
-    assert (found.indices == -1).any()
-    assert found.values[found.indices == -1].isneginf().all()
+    assert (found.indices == -100).any()
+    assert found.values[found.indices == -100].isneginf().all()
 
 
 def test_what_an_index_can_not_be_made_of() -> None:
@@ -130,3 +132,24 @@ def test_files_that_hold_no_vectors(tmp_path: Path) -> None:
     save_vectors(path, torch.eye(2))
     with pytest.raises(ValueError, match=r"k must be in 1\.\.2"):
         VectorFile(path).topk(torch.eye(2), 3)
+
+
+def test_what_is_not_found_is_no_label_for_metrics() -> None:
+    pytest.importorskip("faiss")
+    rows, x = made(40)
+    found = LabelIndex(rows, num_lists=20, num_probes=1).topk(x, 30).indices
+    recall = recall_at_k(found, np.ones((len(x), 40)), k=30)[-1]
+    assert float(recall) == pytest.approx(float((found >= 0).double().mean()) * 30 / 40)
+
+
+def test_queries_may_be_arrays_and_vectors_must_be_tensors() -> None:
+    pytest.importorskip("faiss")
+    rows, x = made(40)
+    index = LabelIndex(rows)
+    assert index.topk(x.numpy(), 3).indices.equal(index.topk(x, 3).indices)
+    with pytest.raises(TypeError, match=r"vectors must be a tensor, such as head\.weight.* Got ndarray"):
+        LabelIndex(rows.numpy())
+    with pytest.raises(ValueError, match="vectors must be finite"):
+        LabelIndex(torch.full((40, 4), torch.nan))
+    with pytest.raises(ValueError, match="at least one embedding"):
+        index.recall(x[:0], 3)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import zipfile
 
 import numpy as np
@@ -19,6 +20,7 @@ from longtail import (
     CosineLinear,
     ExtremeClassifier,
     LogitAdjustedClassifier,
+    MarginBoostedClassifier,
     ThresholdedClassifier,
     fold_adjustment,
     margins,
@@ -157,3 +159,20 @@ def test_what_skops_is_not_for_is_said(data, tmp_path):
     with pytest.raises(TypeError, match="use its save and load"):
         save_estimator(ExtremeClassifier(), tmp_path / "model.skops")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("package", "kind"), [("lightgbm", "LGBMClassifier"), ("xgboost", "XGBClassifier")])
+def test_boosters_come_back_once_their_types_are_trusted(data, tmp_path, package, kind, one_line):
+    X, y = data
+    booster = getattr(pytest.importorskip(package), kind)(n_estimators=5, n_jobs=1, verbosity=0)
+    model = MarginBoostedClassifier(booster).fit(X, y)
+    save_estimator(model, tmp_path / "model.skops")
+    with pytest.raises(
+        DamagedFileError, match=rf"not trusted: .*{package}\.sklearn\.{kind}; if you trust them"
+    ) as error:
+        load_estimator(tmp_path / "model.skops")
+    one_line(error)
+    names = re.search("not trusted: (.*);", str(error.value))[1].split(", ")
+    loaded = load_estimator(tmp_path / "model.skops", trusted=names)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert model.margins_ is not None  # the estimator itself is left as it is

@@ -6,13 +6,22 @@ import math
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from torch import nn
 
 from longtail import ClassPrior, ExtremeClassifier, adjust_logits, fold_adjustment
-from longtail.correction import Correction
+from longtail.correction import Correction, read_correction
 from longtail.errors import DamagedFileError
 from longtail.heads import ExpertHead
-from longtail.serving import LabelRanking, ThresholdedModel, export_onnx, export_program, load_onnx, pad_rows
+from longtail.serving import (
+    LabelRanking,
+    ThresholdedModel,
+    export_onnx,
+    export_program,
+    load_onnx,
+    load_program,
+    pad_rows,
+)
 
 PRIOR = ClassPrior.from_counts([70, 20, 10])
 
@@ -164,3 +173,61 @@ def test_a_program_of_torch_export_is_the_model_with_its_record(tmp_path):
     x = torch.randn(5, 4)
     torch.testing.assert_close(program.module()(x), folded(x))
     assert Correction.from_json(json.loads(extra["longtail.json"])).is_corrected
+
+
+@pytest.mark.parametrize("convert", [torch.Tensor.double, torch.Tensor.half, torch.Tensor.numpy, torch.clone])
+def test_a_served_model_takes_numbers_of_any_precision(exported, convert):
+    x = torch.ones(3, 4)
+    served = load_onnx(exported[1])
+    np.testing.assert_allclose(served(convert(x)), served(x.numpy()), atol=1e-3)
+    np.testing.assert_array_equal(served(DataFrame(x.double().numpy())), served(x.numpy()))
+
+
+def test_a_served_model_refuses_what_can_not_be_converted(exported, one_line):
+    with pytest.raises(TypeError, match=r"inputs must be float32\. Got complex128; convert it first") as error:
+        load_onnx(exported[1])(np.ones((3, 4), complex))
+    one_line(error)
+
+
+def test_what_is_exported_keeps_its_record(exported, tmp_path):
+    assert read_correction(load_onnx(exported[1])) == read_correction(exported[0])
+    export_program(exported[0], torch.randn(2, 4), tmp_path / "model.pt2")
+    program = load_program(tmp_path / "model.pt2")
+    assert read_correction(program) == read_correction(exported[0])
+    with pytest.raises(ValueError, match="must not be corrected yet"):
+        fold_adjustment(program, PRIOR)
+    export_program(make_model(), torch.randn(2, 4), tmp_path / "plain.pt2")
+    assert read_correction(load_program(tmp_path / "plain.pt2")) is None
+
+
+class AsHuggingFace(nn.Module):
+    """Outputs by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = make_model()
+
+    def forward(self, x):
+        return {"logits": self.model(x)}
+
+
+def test_outputs_by_name_and_inputs_as_arrays_are_exported(exported, tmp_path):
+    model = AsHuggingFace().eval()
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    export_onnx(model, x[:2], tmp_path / "model.onnx")
+    with torch.no_grad():
+        expected = model(torch.from_numpy(x))["logits"]
+    np.testing.assert_allclose(load_onnx(tmp_path / "model.onnx")(x), expected, rtol=0, atol=1e-5)
+
+
+def test_what_can_t_be_exported_is_one_line(exported, tmp_path, one_line):
+    path = tmp_path / "model.onnx"
+    with pytest.raises(TypeError, match=r"a tuple of them in the order of the model's arguments\. Got dict") as error:
+        export_onnx(make_model(), {"x": torch.ones(2, 4)}, path)
+    one_line(error)
+    with pytest.raises(ValueError, match=r"inputs must have two samples or more.* Got none"):
+        export_onnx(make_model(), torch.ones(0, 4), path)
+    with pytest.raises(ValueError, match=r"nothing was written\. Export model\.float\(\)") as error:
+        export_onnx(make_model().bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16), path)
+    one_line(error)
+    assert not path.exists()

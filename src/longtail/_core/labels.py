@@ -68,15 +68,17 @@ def _second_of_pairs(pairs: Any) -> list[Any]:
 
 def _checked_integers(array: npt.NDArray[Any]) -> IntArray:
     if array.ndim != 1:
-        raise ValueError(
-            f"ClassPrior.from_labels: labels must be a vector. Got shape {array.shape}; "
-            "for multi-label data use ClassPrior.from_indicator."
-        )
+        is_column = array.ndim == 2 and array.shape[1] == 1
+        advice = "take its only column" if is_column else "for multi-label data use ClassPrior.from_indicator"
+        raise ValueError(f"ClassPrior.from_labels: labels must be a vector. Got shape {array.shape}; {advice}.")
     if array.size and array.dtype.kind not in "iub":
-        raise TypeError(
-            f"ClassPrior.from_labels: labels must be integers. Got {array.dtype}; encode them first, "
-            "for example with sklearn.preprocessing.LabelEncoder."
+        is_whole = array.dtype.kind == "f" and bool((array == np.round(array)).all())
+        advice = (
+            "convert them first, with astype(int) or .long()"
+            if is_whole
+            else "encode them first, for example with sklearn.preprocessing.LabelEncoder"
         )
+        raise TypeError(f"ClassPrior.from_labels: labels must be integers. Got {array.dtype}; {advice}.")
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"ClassPrior.from_labels: labels must be below 2^63. Got {array.max()}.")
     return array.astype(np.int64, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
@@ -49,7 +50,8 @@ class MarginBoostedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
         estimator: an ``XGBClassifier``, ``LGBMClassifier`` or ``CatBoostClassifier``.
         margins: a function of a ``ClassPrior`` that returns ``Margins``, as those of ``longtail.margins``. What only
             shifts logits, as the default does, costs nothing: every sample starts at that shift (``base_margin``,
-            ``init_score``, ``baseline``). Other margins go in as an objective with exact derivatives.
+            ``init_score``, ``baseline``). Other margins go in as an objective with exact derivatives. CatBoost
+            chooses no learning rate for these: set ``learning_rate``.
         target: the prior that probabilities and predictions are for: None, as trained, which for ``logit_adjusted``
             is uniform; "train", "uniform", or [C] probabilities in the order of ``classes_``. Others than None need
             margins that only shift.
@@ -107,7 +109,9 @@ class MarginBoostedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator
             X: what the booster takes.
             y: [N] labels of any kind.
             sample_weight: [N]; None is 1. The prior is that of the weighted samples.
-            **fit_params: with scikit-learn's metadata routing, what the booster requests.
+            **fit_params: with scikit-learn's metadata routing, what the booster requests. An ``eval_set`` gets no
+                starting scores: what it measures, and stops by, are scores for the prior that the margins stand for,
+                and its labels are indices in the order of ``classes_``.
 
         Returns:
             The estimator itself.
@@ -203,12 +207,23 @@ class _LightGBM:
         return model.predict(X, raw_score=True)
 
 
+RATE_NAMES = {"learning_rate", "eta"}
+"""What CatBoost calls its learning rate."""
+
+
 class _CatBoost:
     def start(self, model: Any, samples: Samples, margins: Margins) -> Any:
         start = starting_scores(margins, len(samples.codes))
         return model.fit(samples.X, samples.codes, baseline=start, **samples.parameters)
 
     def optimize(self, model: Any, samples: Samples, margins: Margins) -> Any:
+        if not RATE_NAMES & {name for name, value in model.get_params().items() if value is not None}:
+            warnings.warn(
+                "MarginBoostedClassifier: CatBoost chooses its learning rate for its own objectives alone, and takes "
+                "0.03 with these margins, which may need many more trees; set learning_rate.",
+                UserWarning,
+                stacklevel=3,
+            )
         metric = "Logloss" if margins.num_classes == 2 else "MultiClass"
         model.set_params(loss_function=MarginObjective(margins), eval_metric=metric)
         return model.fit(samples.X, samples.codes, **samples.parameters)

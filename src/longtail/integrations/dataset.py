@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler
 
 from longtail._core.labels import NO_LABEL, IntArray, label_array, to_numpy
 from longtail.correction import Correction
 from longtail.methods import Phase, get_method, takes_embeddings
 from longtail.methods.plan import instance_sampler
 from longtail.metrics.classes import balanced_accuracy_from_counts, count_hits, group_accuracy_from_counts
-from longtail.prior import ClassPrior
+from longtail.prior import ClassPrior, check_prior
 from longtail.sampling.base import EpochSampler
 
 __all__ = ["PreparedMethod", "SingleLoss", "measure_classes", "prepare_method", "read_labels"]
@@ -57,8 +57,8 @@ class PreparedMethod(NamedTuple):
     """What to keep with the model."""
     loss: SingleLoss
     phase: Phase
-    labels: IntArray
-    """[N] of the training set; of tokens, all of them."""
+    labels: IntArray | None
+    """[N] of the training set; of tokens, all of them. None where a prior was given and no sampler needs them."""
     has_one_label: bool
     """Whether a sample has one label, not one per token."""
 
@@ -71,7 +71,7 @@ class PreparedMethod(NamedTuple):
         """The draws of all processes together, to be shared out by the loop; None where any order will do."""
         if self.phase.sampler is instance_sampler:
             return None
-        if not self.has_one_label:
+        if self.labels is None or not self.has_one_label:
             raise ValueError(f"{self.correction.method} draws samples by their label, and a token has one each.")
         sampler = self.phase.sampler(torch.from_numpy(self.labels), seed, epochs)
         if isinstance(sampler, EpochSampler):
@@ -80,7 +80,12 @@ class PreparedMethod(NamedTuple):
 
 
 def prepare_method(
-    dataset: Any, method: str = "logit_adjusted", num_classes: int | None = None, **options: Any
+    dataset: Any,
+    method: str = "logit_adjusted",
+    num_classes: int | None = None,
+    *,
+    prior: ClassPrior | None = None,
+    **options: Any,
 ) -> PreparedMethod:
     """Count the labels of a training set, and build what a method does for them.
 
@@ -88,6 +93,7 @@ def prepare_method(
         dataset: as of ``read_labels``.
         method: a name as ``longtail list`` has it, of a method with one phase and a loss of logits.
         num_classes: how many classes there are; None is the largest label + 1.
+        prior: the class counts, in place of counting them in the dataset.
         options: of the method, such as tau.
 
     Returns:
@@ -97,8 +103,13 @@ def prepare_method(
     >>> prepared.prior.counts.tolist(), prepared.correction.is_corrected, prepared.sampler(0, 1)
     ([2, 1], True, None)
     """
-    labels, has_one_label = _collect_labels(dataset)
-    prior = ClassPrior.from_labels(labels, num_classes)
+    counted = None
+    if prior is None:
+        counted = _collect_labels(dataset)
+        prior = ClassPrior.from_labels(counted[0], num_classes)
+    check_prior(prior)
+    if num_classes is not None and prior.num_classes != num_classes:
+        raise ValueError(f"prior must be for {num_classes} classes, as the model is. Got {prior.num_classes}.")
     found = get_method(method)
     plan = found.plan(prior, **options)
     if found.is_posthoc:
@@ -112,7 +123,9 @@ def prepare_method(
         )
     tau = (found.options | options).get("tau")
     correction = Correction(prior, found.name, None if tau is None else float(tau), plan.corrects_prior)
-    return PreparedMethod(correction, SingleLoss(phase.loss), phase, labels, has_one_label)
+    if counted is None and phase.sampler is not instance_sampler:
+        counted = _collect_labels(dataset)
+    return PreparedMethod(correction, SingleLoss(phase.loss), phase, *(counted or (None, True)))
 
 
 def read_labels(dataset: Any) -> IntArray:
@@ -146,17 +159,24 @@ def _collect_labels(dataset: Any) -> tuple[IntArray, bool]:
         return label_array(dataset), True
     values = dataset[column] if hasattr(dataset, "column_names") else [item[column] for item in dataset]
     parts = [np.atleast_1d(to_numpy(value)) for value in values]
-    if any(part.dtype.kind not in "iub" for part in parts):
-        raise TypeError(
-            "the labels of a dataset must be class indices. Got floating-point ones, as of multi-label data."
+    wrong = next((part for part in parts if part.dtype.kind not in "iub"), None)
+    if wrong is not None:
+        got = (
+            "floating-point ones, as of multi-label data; if they are classes, make them whole numbers"
+            if wrong.dtype.kind == "f"
+            else f"{wrong.flat[0]!s}; encode them first, for example with sklearn.preprocessing.LabelEncoder"
         )
+        raise TypeError(f"the labels of a dataset must be class indices. Got {got}.")
     labels = np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
     return labels[labels != NO_LABEL], all(np.ndim(value) == 0 for value in values)
 
 
 def _find_column(dataset: Any) -> str | None:
     names: Any = getattr(dataset, "column_names", None)
-    if names is None and isinstance(dataset, Sequence) and len(dataset) and isinstance(dataset[0], Mapping):
+    if names is None and isinstance(dataset, IterableDataset):
+        first = next(iter(dataset), None)
+        names = first if isinstance(first, Mapping) else None
+    elif names is None and isinstance(dataset, Sequence) and len(dataset) and isinstance(dataset[0], Mapping):
         names = dataset[0]
     elif (
         names is None and not _has_labels(dataset) and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
@@ -167,7 +187,10 @@ def _find_column(dataset: Any) -> str | None:
     for column in LABEL_COLUMNS:
         if column in names:
             return column
-    raise ValueError(f"a sample must have 'labels' or 'label'. Got {', '.join(map(str, names))}.")
+    raise ValueError(
+        f"a sample must have 'labels' or 'label'. Got {', '.join(map(str, names))}; rename the one with the "
+        "classes, or pass prior."
+    )
 
 
 def _has_labels(dataset: Any) -> bool:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longtail._core.checks import at_least
+from longtail._core.labels import NO_LABEL
 from longtail.negatives.head import TopK, best_labels
 
 __all__ = ["LabelIndex"]
@@ -75,8 +76,15 @@ class LabelIndex:
         num_candidates: int = 10,
         seed: int = 0,
     ) -> None:
+        if not isinstance(vectors, Tensor):
+            raise TypeError(
+                f"LabelIndex: vectors must be a tensor, such as head.weight or torch.from_numpy(array). Got "
+                f"{type(vectors).__name__}."
+            )
         if vectors.ndim != 2 or not vectors.is_floating_point() or 0 in vectors.shape:
             raise ValueError(f"LabelIndex: vectors must be floating-point [C, D]. Got {tuple(vectors.shape)}.")
+        if not bool(vectors.isfinite().all()):
+            raise ValueError("LabelIndex: vectors must be finite. Got NaN or an infinity.")
         if num_bits not in BITS:
             raise ValueError(f"LabelIndex: num_bits must be one of {BITS}. Got {num_bits}.")
         self.num_labels, self.num_features = vectors.shape
@@ -96,15 +104,18 @@ class LabelIndex:
 
         Args:
             x: [N, D] embeddings.
-            k: how many. Where the groups looked at have fewer labels, the rest are -1, of minus infinity.
+            k: how many. Where the groups looked at have fewer labels, the rest are -100, of minus infinity.
         """
         if not 1 <= k <= self.num_labels:
             raise ValueError(f"LabelIndex.topk: k must be in 1..{self.num_labels}. Got {k}.")
+        x = torch.as_tensor(x)
         if x.ndim != 2 or x.shape[1] != self.num_features:
             raise ValueError(f"LabelIndex.topk: x must be [N, {self.num_features}]. Got {tuple(x.shape)}.")
         self._store.groups.nprobe = self.num_probes
         values, labels = self._store.index.search(self._as_stored(x), k)
-        return TopK(torch.from_numpy(np.where(labels < 0, -np.inf, values)), torch.from_numpy(labels))
+        is_found = labels >= 0
+        values, labels = np.where(is_found, values, -np.inf), np.where(is_found, labels, NO_LABEL)
+        return TopK(torch.from_numpy(values), torch.from_numpy(labels))
 
     def _as_stored(self, x: Tensor) -> Floats:
         """[N, D], with a 0 more where codes would have half a pair of numbers."""
@@ -112,6 +123,9 @@ class LabelIndex:
 
     def recall(self, x: Tensor, k: int) -> float:
         """Which share of the exact k best labels of embeddings [N, D] it finds."""
+        x = torch.as_tensor(x)
+        if len(x) == 0:
+            raise ValueError("LabelIndex.recall: x must have at least one embedding. Got none.")
         exact = best_labels(x.detach().float(), self._vectors.float(), k).indices
         found = self.topk(x, k).indices
         return float((exact[:, :, None] == found[:, None, :]).any(dim=2).double().mean())

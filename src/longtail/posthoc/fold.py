@@ -60,7 +60,9 @@ def fold_adjustment(
     record = read_correction(model)
     if prior is None:
         if record is None:
-            raise ValueError("fold_adjustment: the model has no record of its prior; pass prior.")
+            raise ValueError(
+                "fold_adjustment: the model has no record of its prior; pass prior if training made no correction."
+            )
         prior = record.prior
     shift = logit_shift(prior, tau, target_prior, prior.num_classes)
     folded = deepcopy(model)

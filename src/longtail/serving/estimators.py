@@ -8,6 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import Sequence
+from inspect import isfunction
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from longtail import estimators, posthoc
+from longtail import estimators, margins, posthoc
 from longtail._core.files import replacing
 from longtail.errors import DamagedFileError
 from longtail.estimators import ExtremeClassifier
@@ -28,13 +29,16 @@ PathLike = str | os.PathLike[str]
 FORMAT = 1
 """Goes up when an older reader would misunderstand a file."""
 NOTE = "longtail.json"
+FOR_LOOKING_AT = ("tau_search_", "margins_")
+"""What predictions do not need, and skops can't keep."""
 
 
 def save_estimator(estimator: BaseEstimator, path: PathLike) -> None:
     """Write a fitted estimator of scikit-learn, or of this library around one, with skops.
 
     Beside what skops keeps, the file has a checksum, and prior, tau and target where the estimator corrects. What a
-    search for tau found beside tau, ``tau_search_``, is not kept. Needs ``pip install "longtail[export]"``.
+    search for tau found beside tau, ``tau_search_``, and the ``margins_`` of training are not kept. Needs
+    ``pip install "longtail[export]"``.
 
     Args:
         estimator: fitted; an ``ExtremeClassifier`` has its own ``save``.
@@ -45,8 +49,9 @@ def save_estimator(estimator: BaseEstimator, path: PathLike) -> None:
         raise TypeError("save_estimator: an ExtremeClassifier is tensors; use its save and load.")
     check_is_fitted(estimator)
     kept = copy.copy(estimator)
-    if hasattr(kept, "tau_search_"):
-        kept.tau_search_ = None
+    for name in FOR_LOOKING_AT:
+        if hasattr(kept, name):
+            setattr(kept, name, None)
     content = BytesIO(io.dumps(kept))
     with zipfile.ZipFile(content, "a") as archive:
         note = {"format": FORMAT, "digest": _digest_members(archive), "correction": _describe(estimator)}
@@ -63,7 +68,8 @@ def load_estimator(path: PathLike, trusted: Sequence[str] = ()) -> Any:
 
     Args:
         path: the file.
-        trusted: names of other types that you know and trust, such as ``my_package.MyTransformer``.
+        trusted: names of other types that you know and trust, such as ``my_package.MyTransformer``. Boosters need
+            those of their library; the message lists them.
     """
     io = _import_skops()
     try:
@@ -73,7 +79,9 @@ def load_estimator(path: PathLike, trusted: Sequence[str] = ()) -> Any:
                 raise ValueError("content that does not fit its checksum")
         foreign = sorted(set(io.get_untrusted_types(file=path)) - _own_types() - set(trusted))
         if foreign:
-            raise ValueError(f"a type that is not trusted: {foreign[0]}")
+            raise ValueError(
+                f"types that are not trusted: {', '.join(foreign)}; if you trust them, name them in trusted"
+            )
         return io.load(path, trusted=sorted(_own_types() | set(trusted)))
     except OSError:
         raise
@@ -92,9 +100,10 @@ def _import_skops() -> Any:
 
 
 def _own_types() -> set[str]:
-    """Estimators of this library, and the functions that they take as objectives."""
+    """Estimators of this library, and the functions that they take as objectives and margins."""
     own = [getattr(estimators, name) for name in estimators.__all__]
     own += [getattr(posthoc, name) for name in posthoc.__all__ if name.endswith("_shares")]
+    own += [value for name in margins.__all__ if isfunction(value := getattr(margins, name))]
     return {f"{value.__module__}.{value.__qualname__}" for value in own}
 
 
@@ -126,6 +135,6 @@ def _describe(estimator: Any) -> dict[str, Any] | None:
     """Method, prior, target and tau of an estimator that corrects the prior; None of others."""
     if not getattr(estimator, "corrects_prior", False):
         return None
-    prior, target = (np.asarray(getattr(estimator, name)).tolist() for name in ("class_prior_", "target_"))
+    prior, target = (np.asarray(getattr(estimator, name, None)).tolist() for name in ("class_prior_", "target_"))
     tau = getattr(estimator, "tau_", None)
     return {"method": type(estimator).__name__, "prior": prior, "target": target, "tau": tau, "is_corrected": True}

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,28 @@ from torch import Tensor, nn
 
 from longtail._core.checks import at_least
 from longtail._core.files import replacing
-from longtail.correction import Correction, read_correction
+from longtail._core.labels import to_numpy
+from longtail.correction import Correction, read_correction, record_correction
 from longtail.errors import DamagedFileError
 
-__all__ = ["OnnxModel", "export_onnx", "export_program", "load_onnx"]
+__all__ = ["OnnxModel", "export_onnx", "export_program", "load_onnx", "load_program"]
 
 PathLike = str | os.PathLike[str]
-Inputs = Tensor | tuple[Tensor, ...]
+Inputs = Tensor | npt.NDArray[Any] | tuple[Tensor | npt.NDArray[Any], ...]
 
 FORMAT = 1
 """Goes up when an older reader would misunderstand a file."""
+NOTE = "longtail.json"
+"""The file inside a program that has the record."""
+DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}
+"""What onnxruntime calls the numbers of an input."""
 NO_DIGEST = b"0" * 64
 DIGEST = re.compile(rb'"digest": "([0-9a-f]{64})"')
 LARGEST = 2**31 - 2**20
@@ -53,8 +65,9 @@ def export_onnx(
     Args:
         model: what is exported, in evaluation mode; ``fold_adjustment`` and the modules of ``longtail.serving`` make
             models that need nothing around them.
-        inputs: one or several tensors to try it with, of two samples or more. Their first dimension may have any
-            size later; an attribute ``dynamic_shapes`` of the model may free others, as ``torch.export`` has them.
+        inputs: a tensor or array to try it with, or a tuple of them, of two samples or more. Their first dimension
+            may have any size later; an attribute ``dynamic_shapes`` of the model may free others, as
+            ``torch.export`` has them.
         path: the file, which is replaced if it exists.
         input_names: of the inputs, in order.
         output_names: of the outputs, in order.
@@ -64,7 +77,7 @@ def export_onnx(
         How far they are apart.
     """
     onnx, _ = _import_runtime()
-    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    tensors = _as_tensors(inputs)
     was_training = model.training
     model.eval()
     try:
@@ -91,12 +104,12 @@ def export_onnx(
     if proto.ByteSize() > LARGEST:
         raise ValueError(f"an ONNX file must be below 2 GB. Got a model of {proto.ByteSize():,} bytes.")
     content = _seal(proto.SerializeToString())
-    found = OnnxModel(content, str(path)).run(*(tensor.numpy() for tensor in tensors))
+    found = _open_written(content, str(path)).run(*(tensor.numpy() for tensor in tensors))
     difference = max(map(_difference, found, expected))
     if not difference <= tolerance:
         raise ValueError(
             f"{path}: outputs of onnxruntime must equal the model's to {tolerance:g}. Got a difference of "
-            f"{difference:g}; nothing was written."
+            f"{difference:g}; nothing was written. Export model.float(), or pass tolerance."
         )
     with replacing(Path(path)) as file:
         file.write(content)
@@ -106,14 +119,14 @@ def export_onnx(
 def export_program(model: nn.Module, inputs: Inputs, path: PathLike) -> None:
     """Write a model as a program of ``torch.export`` (.pt2), with its record as the extra file "longtail.json".
 
-    ``torch.export.load`` reads it, without the model's code. Read only files that you trust.
+    ``load_program`` and ``torch.export.load`` read it, without the model's code. Read only files that you trust.
 
     Args:
         model: what is exported, in evaluation mode.
-        inputs: one or several tensors to trace it with. Their first dimension may have any size later.
+        inputs: a tensor or array to trace it with, or a tuple of them. Their first dimension may have any size later.
         path: the file, which is replaced if it exists.
     """
-    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    tensors = _as_tensors(inputs)
     record = read_correction(model)
     was_training = model.training
     model.eval()
@@ -122,9 +135,23 @@ def export_program(model: nn.Module, inputs: Inputs, path: PathLike) -> None:
             program = torch.export.export(model, tensors, dynamic_shapes=_free_sizes(model, tensors), strict=False)
     finally:
         model.train(was_training)
-    extra = {"longtail.json": json.dumps(None if record is None else record.to_json())}
+    extra = {NOTE: json.dumps(None if record is None else record.to_json())}
     with replacing(Path(path)) as file, _quiet_exporter():
         torch.export.save(program, file, extra_files=extra)
+
+
+def load_program(path: PathLike) -> nn.Module:
+    """The model that ``export_program`` wrote, with its record. Read only files that you trust.
+
+    Args:
+        path: the file.
+    """
+    extra = {NOTE: ""}
+    model = torch.export.load(path, extra_files=extra).module()
+    note = json.loads(extra[NOTE] or "null")
+    if note is not None:
+        record_correction(model, Correction.from_json(note))
+    return model
 
 
 def load_onnx(path: PathLike, model: nn.Module | None = None, num_threads: int = 0) -> OnnxModel:
@@ -144,7 +171,7 @@ def load_onnx(path: PathLike, model: nn.Module | None = None, num_threads: int =
 
 
 class OnnxModel:
-    """A file of ``export_onnx`` in onnxruntime: call it with arrays.
+    """A file of ``export_onnx`` in onnxruntime: call it with arrays, or what NumPy can make one of.
 
     Args:
         content: the bytes of the file.
@@ -169,14 +196,16 @@ class OnnxModel:
                 raise ValueError(f"format {note['format']!r}, and this version of longtail reads {FORMAT}")
             record = note["correction"]
             self.correction = None if record is None else Correction.from_json(record)
+            if self.correction is not None:
+                record_correction(self, self.correction)
             self.weights = str(note["weights"])
         except Exception as error:  # onnxruntime raises kinds of its own
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise DamagedFileError(f"{name} must be a file that export_onnx wrote. Got: {reason}.") from error
         self.name = name
 
-    def run(self, *inputs: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """All outputs for inputs as arrays, in order."""
+    def run(self, *inputs: Any) -> list[npt.NDArray[Any]]:
+        """All outputs for inputs as arrays, in order; numbers of another precision are converted."""
         wanted = self.session.get_inputs()
         shapes = [tuple(item.shape) for item in wanted]
         fits = len(inputs) == len(wanted) and all(map(_fits, inputs, shapes))
@@ -184,12 +213,21 @@ class OnnxModel:
             names = ", ".join(f"{item.name} {list(item.shape)}" for item in wanted)
             got = ", ".join(str(list(np.shape(array))) for array in inputs)
             raise ValueError(f"{self.name}: inputs must be {names}. Got {got}.")
-        outputs: list[npt.NDArray[Any]] = self.session.run(
-            None, {item.name: array for item, array in zip(wanted, inputs, strict=True)}
-        )
+        arrays = {item.name: self._convert(value, item) for item, value in zip(wanted, inputs, strict=True)}
+        outputs: list[npt.NDArray[Any]] = self.session.run(None, arrays)
         return outputs
 
-    def __call__(self, *inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _convert(self, value: Any, item: Any) -> npt.NDArray[Any]:
+        array, dtype = to_numpy(value), DTYPES.get(item.type)
+        if dtype is None or array.dtype == dtype:
+            return array
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise TypeError(
+                f"{self.name}: {item.name} must be {np.dtype(dtype)}. Got {array.dtype}; convert it first."
+            )
+        return array.astype(dtype)
+
+    def __call__(self, *inputs: Any) -> npt.NDArray[Any]:
         """The first output, such as logits [N, C]."""
         return self.run(*inputs)[0]
 
@@ -224,8 +262,36 @@ def _free_sizes(model: nn.Module, tensors: tuple[Tensor, ...]) -> Any:
     return getattr(model, "dynamic_shapes", tuple({0: samples} for _ in tensors))
 
 
+def _as_tensors(inputs: Any) -> tuple[Tensor, ...]:
+    """Inputs to try a model with, as tensors."""
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    wrong = next((part for part in parts if not isinstance(part, Tensor | np.ndarray)), None)
+    if wrong is not None:
+        raise TypeError(
+            "inputs must be a tensor or an array, or a tuple of them in the order of the model's arguments. "
+            f"Got {type(wrong).__name__}."
+        )
+    if any(len(part) == 0 for part in parts):
+        raise ValueError("inputs must have two samples or more, to try the model with. Got none.")
+    return tuple(torch.as_tensor(part) for part in parts)
+
+
 def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    if isinstance(outputs, Mapping):  # of Hugging Face
+        outputs = tuple(outputs.values())
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def _open_written(content: bytes, name: str) -> OnnxModel:
+    """The file that is about to be written, or why onnxruntime can't run it."""
+    try:
+        return OnnxModel(content, name)
+    except DamagedFileError as error:
+        reason = str(error).partition("Got: ")[2].rstrip(".")
+        raise ValueError(
+            f"{name}: onnxruntime must be able to run the model. Got: {reason}; nothing was written. Export "
+            "model.float()."
+        ) from error
 
 
 def _difference(found: npt.NDArray[Any], expected: Tensor) -> float:
