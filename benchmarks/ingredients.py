@@ -22,20 +22,22 @@ from longtail.lab.runs.folder import load_run
 from longtail.lab.training.loop import train
 from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe, with_settings
 
-COSINE = 'model.options={head = "cosine", head_options = {scale = 16.0}}'
+LINEAR = "model.options={}"
+LARGE = ["train.batch_size=128", "train.learning_rate=0.2"]
 WITHOUT = {
     "AutoAugment": ["train.augmentation=none"],
     "cutout": ["train.cutout=0"],
     "margins": ["method.name=cross_entropy", "method.options={}"],
     "small images first": ["train.start_size=0"],
+    "small batches": LARGE,
+    "cosine head": [LINEAR],
+    "cosine head, at half the rate": [LINEAR, "train.learning_rate=0.05"],
+    "cosine head and small batches": [LINEAR, *LARGE],
+    "cosine head, small batches and AutoAugment": [LINEAR, *LARGE, "train.augmentation=none"],
 }
 WITH = {
     "RandAugment": ["train.augmentation=randaugment"],
     "TrivialAugment": ["train.augmentation=trivialaugment"],
-    "small batches": ["train.batch_size=64", "train.learning_rate=0.1"],
-    "small batches, half the rate": ["train.batch_size=64", "train.learning_rate=0.05"],
-    "cosine head": [COSINE],
-    "small batches, cosine head": ["train.batch_size=64", "train.learning_rate=0.1", COSINE],
     "weight average": ["train.ema_decay=0.998"],
     "mixup": ["train.mixing=mixup", "train.mixing_alpha=0.2"],
     "CutMix": ["train.mixing=cutmix"],
@@ -47,15 +49,15 @@ WITH = {
     "strong decay of the head": ["train.head_weight_decay=5e-3"],
     "norm limit": ["train.max_norm=1.0"],
     "multiplicative margins": ["method.name=vector_scaling"],
-    "clouded logits": ["method.name=gaussian_clouded"],
+    "clouded logits": [LINEAR, "method.name=gaussian_clouded"],
     "two views": ["method.name=view_consistency"],
     "contrastive branch": ["method.name=balanced_contrastive"],
     "contrastive branch, two views": ["method.name=balanced_contrastive", "method.options.views=2"],
     "probabilistic contrastive branch": ["method.name=probabilistic_contrastive"],
-    "experts": ["method.name=experts"],
+    "experts": [LINEAR, "method.name=experts", "method.options.scale=16.0"],
     "experts with branches": [
         "method.name=experts",
-        "method.options.has_own_part=true",
+        "method.options={has_own_part = true, scale = 16.0}",
         "model.options={branches = 3}",
     ],
 }

@@ -60,8 +60,8 @@ def strong_sentence(folder: Path) -> str:
     reached = " and ".join(f"{_show(_accuracy(rows))} %" for rows in found if rows)
     titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
     return (
-        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add AutoAugment, cutout and 100 epochs to the "
-        f"adjusted loss: the same network then reaches {reached} on {titles} at the last epoch "
+        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and 100 "
+        f"epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last epoch "
         f"({_count_seeds(found)})."
     )
 
