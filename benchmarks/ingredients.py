@@ -38,6 +38,7 @@ WITHOUT = {
 WITH = {
     "RandAugment": ["train.augmentation=randaugment"],
     "TrivialAugment": ["train.augmentation=trivialaugment"],
+    "twice the rate, full size from the middle on": ["train.learning_rate=0.2", "train.growth=0.5"],
     "weight average": ["train.ema_decay=0.998"],
     "mixup": ["train.mixing=mixup", "train.mixing_alpha=0.2"],
     "CutMix": ["train.mixing=cutmix"],
