@@ -94,6 +94,11 @@ def test_what_validation_hands_to_the_loss_is_measured(callback_class):
     assert set(measured) == {"val_balanced_accuracy", "val_torso", "val_tail"}
 
 
+def test_a_group_that_validation_has_no_samples_of_is_not_logged(callback_class):
+    trainer = fit(make_module(), callback_class("logit_adjusted"), limit_val_batches=1)  # the first class alone
+    assert set(trainer.callback_metrics) == {"val_balanced_accuracy", "val_torso"}
+
+
 def test_a_checkpoint_keeps_the_record_and_loads_into_the_plain_module(callback_class, tmp_path):
     trainer = fit(make_module(), callback_class("logit_adjusted", tau=0.5))
     trainer.save_checkpoint(tmp_path / "model.ckpt")

@@ -202,10 +202,10 @@ class _MeasuredLoss:
         return self.loss(logits, target)
 
     def take(self) -> dict[str, Tensor]:
-        """Measurements of all processes since the last call; nothing where nothing came."""
+        """Measurements of all processes since the last call; none of a group that had no samples."""
         if not self.balanced.update_called:
             return {}
         found = {"balanced_accuracy": self.balanced.compute(), **self.groups.compute()}
         self.balanced.reset()
         self.groups.reset()
-        return found
+        return {name: value for name, value in found.items() if not value.isnan()}
