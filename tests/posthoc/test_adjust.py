@@ -1,6 +1,7 @@
 """Logit adjustment against the formula, and on posteriors whose right answer is known."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,3 +140,9 @@ def test_probabilities_in_place_of_logits_are_noticed(random_logits):
         with pytest.warns(UserWarning, match="logits look like probabilities"):
             adjust_logits(probabilities, PRIOR)
     adjust_logits(logits.softmax(dim=1).log(), PRIOR)
+
+
+def test_a_model_s_output_is_told_from_its_logits():
+    output = SimpleNamespace(logits=torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="pass its logits"):
+        adjust_logits(output, ClassPrior.from_counts([3, 1]))

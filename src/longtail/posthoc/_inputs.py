@@ -176,7 +176,10 @@ def check_logits(logits: Tensor | FloatArray) -> None:
         is_floating = logits.dtype.kind == "f"
         is_finite = is_floating and bool(np.isfinite(logits).all())
     if logits.ndim == 0 or not is_floating:
-        raise ValueError(f"logits must be floating-point [..., C]. Got {logits.dtype} {tuple(logits.shape)}.")
+        advice = (
+            "" if isinstance(logits, Tensor) or logits.dtype.kind != "O" else "; of a model's output pass its logits"
+        )
+        raise ValueError(f"logits must be floating-point [..., C]. Got {logits.dtype} {tuple(logits.shape)}{advice}.")
     if not is_finite:
         raise ValueError("logits must be finite. Got NaN or an infinity; clip probabilities before their logarithm.")
 
