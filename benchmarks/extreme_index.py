@@ -15,7 +15,6 @@ All times are of one thread, in seconds of the processor, so that other work on 
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import RESULTS, environment, write_rows
+from harness import environment, update_rows
 
 from longtail.negatives.head import best_labels
 from longtail.negatives.index import LabelIndex
@@ -165,10 +164,7 @@ def main() -> None:
         rows = measure_own(vectors, queries, exact, tuple(bits), {0: (8, 32, 64), 10: (32, 64, 128, 256)})
     if arguments.seed:
         return
-    path = RESULTS / "extreme_index.csv"
-    old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-    new = {(row["index"], row["labels"]) for row in rows}
-    write_rows("extreme_index", [row for row in old if (row["index"], int(row["labels"])) not in new] + rows)
+    update_rows("extreme_index", rows, ("index", "labels"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train one peer and rank labels with it; ``extreme.py`` calls this with the Python of the peers' environment.
 
-    pip install --no-deps libpecos napkinxc && pip install "numpy<2" scipy scikit-learn
+    pip install --no-deps libpecos napkinxc && pip install "numpy<2" "scipy<1.14" scikit-learn
 
 Settings are the peers' defaults. All get the features as ``ExtremeClassifier`` prepares them by default: rows of
 length 1, of tf-idf where the features are counts. Without that PECOS loses 8 points of P@1 on Delicious. One-vs-rest

@@ -11,7 +11,6 @@ thread, in seconds of the processor. Rows go to ``results/extreme_stream.csv``.
 from __future__ import annotations
 
 import argparse
-import csv
 import resource
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import RESULTS, environment, write_rows
+from harness import environment, update_rows
 from scipy.sparse import csr_array
 
 from longtail import negatives
@@ -133,12 +132,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     rows = measure_steps() if arguments.part == "steps" else measure_fit(arguments.samples)
-    path = RESULTS / "extreme_stream.csv"
-    old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-    names = {row["name"] for row in rows}
-    write_rows(
-        "extreme_stream", [row for row in old if row["name"] not in names] + [row | environment() for row in rows]
-    )
+    update_rows("extreme_stream", [row | environment() for row in rows], ("name",))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ all but PLT's tree are deterministic; ours with 3 seeds. Rows replace those of t
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -28,15 +27,14 @@ import numpy as np
 import torch
 from extreme import measures
 from extreme_sets import READERS, Problem, read_problem, select_held_out
-from filelock import FileLock
-from harness import RESULTS, environment, write_rows
+from harness import environment, update_rows
 from scipy.sparse import csr_matrix, save_npz
 
 from longtail import ClassPrior
 from longtail.estimators import ExtremeClassifier
 from longtail.estimators.extreme.features import FeatureScaling, are_counts, count_rows, idf_of
 
-ROWS = "extreme_sets"
+KEYS = ("set", "model", "seed")
 PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear", "one-vs-rest")
 PLACES, NUM_SEEDS = 50, 3
 MODELS: dict[str, dict[str, Any]] = {
@@ -91,16 +89,6 @@ def make_row(name: str, model: str, seed: int, run: dict[str, Any], problem: Pro
     return row | environment()
 
 
-def keep_rows(rows: list[dict[str, Any]]) -> None:
-    """Replace the rows of the same set, model and seed."""
-    path = RESULTS / f"{ROWS}.csv"
-    with FileLock(Path(tempfile.gettempdir(), f"{ROWS}.lock")):  # ours and the peers may run side by side
-        old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-        keys = ("set", "model", "seed")
-        kept = {tuple(str(row[key]) for key in keys): row for row in [*old, *rows]}
-        write_rows(ROWS, [kept[key] for key in sorted(kept)])
-
-
 def main() -> None:
     """Run the part asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,7 +116,7 @@ def main() -> None:
         for model, seed, run in runs:
             row = make_row(name, model, seed, run, problem)
             if not arguments.held_out:
-                keep_rows([row])
+                update_rows("extreme_sets", [row], KEYS, order=lambda row: tuple(str(row[key]) for key in KEYS))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ import gc
 import platform
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -110,8 +112,33 @@ def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        writer = csv.DictWriter(file, fieldnames=names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     part.replace(path)
     return path
+
+
+def update_rows(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    order: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> Path:
+    """Write rows beside those that are there: the ones with the same values of ``keys`` are replaced.
+
+    So rows that another machine measured stay, and two runs may write side by side.
+    """
+    path = RESULTS / f"{name}.csv"
+    with FileLock(Path(tempfile.gettempdir(), f"{name.replace('/', '_')}.lock")):
+        new = {tuple(str(row[key]) for key in keys) for row in rows}
+        kept = [row for row in _read_rows(path) if tuple(row[key] for key in keys) not in new]
+        return write_rows(name, sorted([*kept, *rows], key=order) if order else [*kept, *rows])
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

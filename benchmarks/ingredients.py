@@ -6,17 +6,18 @@ The recipe itself is trained, then the recipe without each ingredient that it ha
 Accuracy is that of the last epoch. Seconds are of the processor, all threads together, so that other work on the
 machine does not count; a run that was interrupted and resumed has none. Runs that are complete are not made again:
 interrupt it, or add ``--only`` and ``--seeds``, as you like. It writes results/quality/ingredients/RECIPE.csv, a row
-per run that is there.
+per run, beside the rows of runs that were made before or elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import environment, write_rows
+from harness import environment, update_rows
 
 from longtail.lab.runs.folder import load_run
 from longtail.lab.training.loop import train
@@ -111,7 +112,13 @@ def collect_rows(recipe: Recipe, runs: Path) -> list[dict[str, Any]]:
                     **environment(),
                 }
             )
-    return sorted(rows, key=lambda row: -row["epochs"])
+    return rows
+
+
+def place_row(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Its place among all rows: the longest first, then as listed here, then by seed."""
+    names = ["recipe", *(f"without {name}" for name in WITHOUT), *(f"with {name}" for name in WITH)]
+    return -int(row["epochs"]), names.index(row["ingredient"]), int(row["seed"])
 
 
 def main() -> None:
@@ -135,7 +142,8 @@ def main() -> None:
         for name, variant in list_variants(recipe, settings, arguments.only).items():
             of_seed = variant.with_seed(seed)
             make_run(runs / name_folder(name, of_seed), of_seed)
-            path = write_rows(f"quality/ingredients/{recipe.name}", collect_rows(recipe, runs))
+            keys = ("recipe", "ingredient", "seed", "epochs")
+            path = update_rows(f"quality/ingredients/{recipe.name}", collect_rows(recipe, runs), keys, place_row)
             print(f"{name}, seed {seed}: wrote {path}")
 
 

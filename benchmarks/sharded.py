@@ -12,7 +12,6 @@ the machine slows down, and of its processor.
 from __future__ import annotations
 
 import argparse
-import csv
 import resource
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import RESULTS, environment, write_rows
+from harness import environment, update_rows
 
 from longtail import ClassPrior, SampledLinear, negatives
 from longtail.negatives import RowwiseAdagrad, ShardedCheckpoints
@@ -132,11 +131,7 @@ def run_process(rank: int, size: int, rendezvous: str, num_labels: int, features
     finally:
         dist.destroy_process_group()
     if rank == 0:
-        path = RESULTS / "sharded.csv"
-        old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-        new = {(str(row["labels"]), str(row["size"]), str(row["processes"])) for row in rows}
-        kept = [row for row in old if (row["labels"], row["size"], row["processes"]) not in new]
-        write_rows("sharded", kept + rows)
+        update_rows("sharded", rows, ("labels", "size", "processes"))
 
 
 def main() -> None:

@@ -14,16 +14,15 @@ Calibration is the expected error of the predicted class's probability, in 15 bi
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness import RESULTS, environment, write_rows
+from harness import environment, update_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, log_loss
 from sklearn.model_selection import train_test_split
@@ -171,18 +170,12 @@ def main() -> None:
                     rows.append(row | found | environment())
         mean = np.mean([row["balanced_accuracy"] for row in rows if row["set"] == set_name])
         print(f"{set_name:24} {len(y):5} samples, {np.bincount(y).min():4} rarest, mean balanced accuracy {mean:.3f}")
-    print(write_rows("tabular/rows", keep_others(rows)))
+    print(update_rows("tabular/rows", rows, ("set", "model"), order=place_row))
 
 
-def keep_others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows beside those of the last time that have another set or model, in the order of sets and models."""
-    path = RESULTS / "tabular" / "rows.csv"
-    done = {(row["set"], row["model"]) for row in rows}
-    if path.is_file():
-        with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if (row["set"], row["model"]) not in done] + rows
-    sets, names = list(SETS), list(MODELS)
-    return sorted(rows, key=lambda row: (sets.index(row["set"]), int(row["seed"]), names.index(row["model"])))
+def place_row(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Its place among all rows: by set, seed and model."""
+    return list(SETS).index(row["set"]), int(row["seed"]), list(MODELS).index(row["model"])
 
 
 if __name__ == "__main__":
