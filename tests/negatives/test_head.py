@@ -98,6 +98,23 @@ def test_losses_as_a_loop_computes_them():
     assert head(x, target).item() == pytest.approx(sum(expected) / 5, rel=1e-12)
 
 
+@pytest.mark.parametrize("loss", [ng.CROSS_ENTROPY, ng.LOGISTIC, ng.HINGE, ng.CONTRASTIVE])
+def test_labels_of_a_sample_share_its_sum_over_negatives(loss):
+    """Weights that depend on both labels, with a sum for each sample: equal to a sum for each of its labels."""
+    target = torch.tensor([[1, 2, -100], [5, -100, -100], [-100, -100, -100], [0, 7, 11]])
+    drawn = torch.tensor([3, 2, 7, 7, 10])
+    x, _ = make_batch(4)
+    x.requires_grad_()
+    found, expected = (
+        make_head(Fixed(labels), ng.tail(PRIOR), loss=loss, scale=1.0) for labels in (drawn, drawn.expand(6, 5))
+    )
+    pairs = [head.losses(x, target) for head in (found, expected)]
+    torch.testing.assert_close(*pairs, rtol=1e-10, atol=0)
+    slopes = [gradients(part.mean(), x, head.weight) for part, head in zip(pairs, (found, expected), strict=True)]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("excludes", [True, False])
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_several_labels_a_sample(excludes, per_sample):
@@ -288,6 +305,16 @@ def test_nothing_in_a_step_is_as_long_as_there_are_labels(optimizer_type, weight
     with Largest([head.weight, *tables, *states, *goals]) as largest:
         step()
     assert 0 < largest.numel < 1000
+
+
+def test_logits_of_negatives_do_not_multiply_with_the_labels_of_a_sample():
+    num_samples, num_labels, num_negatives = 64, 20, 500
+    head = make_head(ng.uniform(5000), num_negatives=num_negatives, num_classes=5000)
+    target = torch.randint(5000, (num_samples, num_labels), generator=seeded(0))
+    x = torch.randn(num_samples, D, generator=seeded(1), dtype=torch.float64)
+    with Largest([head.weight]) as largest:
+        head(x, target, seeded(2)).backward()
+    assert largest.numel == num_samples * num_negatives
 
 
 def test_topk_holds_no_more_scores_than_it_says(monkeypatch):

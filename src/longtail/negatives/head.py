@@ -275,13 +275,13 @@ class SampledLinear(nn.Module):
                 self.num_classes,
                 generator,
             )
-        return self._reduce(*self._own_logits_of(x, pairs.samples, pairs.labels, drawn))
+        return self._reduce(*self._own_logits_of(x, pairs.samples, pairs.labels, drawn), drawn)
 
     def _own_logits_of(
         self, x: Tensor, samples: Tensor | None, labels: Tensor, drawn: Negatives
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [P] of positives, 0 where another process has the row; [P, m] of negatives, with log weights."""
-        negatives, weights = drawn
+        """Logits [P] of positives, 0 where another process has the row; those of negatives, with log weights."""
+        negatives, weights = drawn.labels, drawn.log_weights
         is_own = (negatives >= self.first_row) & (negatives < self.end_row)
         own_pairs = torch.nonzero((labels >= self.first_row) & (labels < self.end_row)).flatten()
         wanted = torch.cat([labels[own_pairs], negatives[is_own]]) - self.first_row
@@ -291,19 +291,21 @@ class SampledLinear(nn.Module):
         own_positive = (of_samples.index_select(0, own_pairs) * of_labels).sum(dim=1)
         positive = own_positive.new_zeros(len(labels)).index_copy(0, own_pairs, own_positive)
         if negatives.ndim == 1:  # all of them are this process's
-            return positive, rows_at(F.linear(x, of_negatives), samples), weights
+            negative = F.linear(x, of_negatives)
+            return positive, negative if drawn.samples is not None else rows_at(negative, samples), weights
         pairs, _ = torch.nonzero(is_own, as_tuple=True)
         own_negative = (of_samples.index_select(0, pairs) * of_negatives).sum(dim=1)
         places = torch.nonzero(is_own.flatten()).flatten()
         negative = own_negative.new_zeros(is_own.numel()).index_copy(0, places, own_negative).view_as(is_own)
         return positive, negative, weights.masked_fill(~is_own, -math.inf)
 
-    def _reduce(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+    def _reduce(self, positive: Tensor, negative: Tensor, weights: Tensor, drawn: Negatives) -> Tensor:
         """[P] losses of all processes' samples from this process's logits."""
         wide = widen(negative)
         totals = collectives.gather_parts(self.loss.total(wide, weights), self.group)
         positive = collectives.sum_parts(positive.to(wide), self.group)
-        return self.loss.finish(positive, self.loss.merge(totals)).to(loss_dtype(negative))
+        total = drawn.weigh(self.loss, self.loss.merge(totals))
+        return self.loss.finish(positive, total).to(loss_dtype(negative))
 
     def _gather_target(self, target: Tensor) -> Tensor:
         if target.ndim == 2:

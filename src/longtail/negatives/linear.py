@@ -13,9 +13,9 @@ from torch import Tensor
 from longtail._core import collectives
 from longtail._core.checks import at_least
 from longtail._core.labels import NO_LABEL
-from longtail._core.numerics import unit_vectors, widen
+from longtail._core.numerics import loss_dtype, unit_vectors, widen
 from longtail.negatives.distributions import Batch, Distribution
-from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss, log_weights
+from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss, split_log_weights
 from longtail.negatives.weightings import Weighting
 
 __all__ = [
@@ -117,8 +117,10 @@ def sampled_linear_losses(
         rows = use_rows(F.embedding(wanted, linear_weight, sparse=sparse), scale)
         return rows, None if bias is None else torch.gather(bias, 0, wanted, sparse_grad=sparse)
 
-    positive, negative = _logits_of(x, pairs, drawn.labels, logits_of_rows)
-    return loss(positive, negative, drawn.log_weights)
+    positive, negative = _logits_of(x, pairs, drawn, logits_of_rows)
+    wide = widen(negative)
+    total = drawn.weigh(loss, loss.total(wide, drawn.log_weights))
+    return loss.finish(positive.to(wide), total).to(loss_dtype(negative))
 
 
 class LabelPairs(NamedTuple):
@@ -133,12 +135,24 @@ class LabelPairs(NamedTuple):
 
 
 class Negatives(NamedTuple):
-    """Negatives drawn for the pairs of a batch."""
+    """Negatives drawn for a batch, with weights log w[y, y'] = log_factors[y] + log_weights[y'].
+
+    Where the pairs of a sample share what counts against them, they share its sum over negatives as well: [N, m] is
+    all there is, however many labels a sample has.
+    """
 
     labels: Tensor
     """[m] shared by all pairs, or [P, m]."""
+    log_factors: Tensor
+    """[P] of the true labels."""
     log_weights: Tensor
-    """[P, m] log w; minus infinity where a negative does not count."""
+    """[N, m] or [P, m] of the negatives; minus infinity where one does not count."""
+    samples: Tensor | None
+    """[P] the row of each pair, where there is one for each sample; None: one for each pair."""
+
+    def weigh(self, loss: SampledLoss, totals: Tensor) -> Tensor:
+        """[P] sums over negatives with all of their weight, of sums for each row of ``log_weights``."""
+        return loss.weigh(rows_at(totals, self.samples), self.log_factors)
 
 
 def label_pairs(target: Tensor) -> LabelPairs:
@@ -162,11 +176,16 @@ def draw_negatives(
     """Negatives for pairs, with their weights; on the device of the embeddings, which the batch must have."""
     assert batch.x is not None
     draw = distribution.draw(batch, num_negatives, generator)
-    weights = log_weights(weighting, draw, pairs.labels, widen(batch.x[:0]).dtype).to(batch.x.device)
-    labels = draw.labels.to(batch.x.device)
-    if excludes_other_labels and pairs.target.ndim == 2:
-        weights.masked_fill_(_are_labels_of(pairs, labels, num_classes), -math.inf)
-    return Negatives(labels, weights)
+    factors, weights = split_log_weights(weighting, draw, pairs.labels, widen(batch.x[:0]).dtype)
+    factors, weights, labels = (part.to(batch.x.device) for part in (factors, weights, draw.labels))
+    leaves_out_all = excludes_other_labels and pairs.samples is not None and pairs.target.ndim == 2
+    is_positive = (
+        _are_labels_of(pairs, labels, num_classes)
+        if leaves_out_all
+        else labels == pairs.labels.to(labels.device)[:, None]
+    )
+    samples = pairs.samples if leaves_out_all and labels.ndim == 1 else None
+    return Negatives(labels, factors, weights.expand(is_positive.shape).masked_fill(is_positive, -math.inf), samples)
 
 
 def embed(x: Tensor, scale: float | None) -> Tensor:
@@ -230,16 +249,20 @@ def check_batch(x: Tensor, target: Tensor | None, in_features: int, num_classes:
 
 
 def _logits_of(
-    x: Tensor, pairs: LabelPairs, negatives: Tensor, rows_of: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    x: Tensor, pairs: LabelPairs, drawn: Negatives, rows_of: Callable[[Tensor], tuple[Tensor, Tensor | None]]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [P] of positives and [P, m] of negatives; ``rows_of`` labels [K] gives vectors [K, D] and biases [K]."""
-    num_pairs = len(pairs.labels)
+    """Logits [P] of positives and [N, m] or [P, m] of negatives, as their weights are.
+
+    ``rows_of`` labels [K] gives vectors [K, D] and biases [K].
+    """
+    num_pairs, negatives = len(pairs.labels), drawn.labels
     rows, biases = rows_of(torch.cat([pairs.labels, negatives.flatten()]))
     of_labels, of_negatives = rows[:num_pairs], rows[num_pairs:]
     of_samples = rows_at(x, pairs.samples)
     positive = (of_samples * of_labels).sum(dim=1)
     if negatives.ndim == 1:
-        negative = rows_at(F.linear(x, of_negatives), pairs.samples)
+        negative = F.linear(x, of_negatives)
+        negative = negative if drawn.samples is not None else rows_at(negative, pairs.samples)
     else:
         negative = (of_samples[:, None] * of_negatives.view(*negatives.shape, -1)).sum(dim=2)
     if biases is None:
@@ -248,7 +271,7 @@ def _logits_of(
 
 
 def _are_labels_of(pairs: LabelPairs, negatives: Tensor, num_classes: int) -> Tensor:
-    """[P, m] whether a negative is any of the labels of its pair's sample."""
+    """[N, m] whether a shared negative is any of the labels of a sample; [P, m] where each pair has its own."""
     samples = pairs.samples
     assert samples is not None
     known = (samples * num_classes + pairs.labels).sort().values
@@ -257,5 +280,4 @@ def _are_labels_of(pairs: LabelPairs, negatives: Tensor, num_classes: int) -> Te
     else:
         wanted = samples[:, None] * num_classes + negatives
     place = torch.searchsorted(known, wanted).clamp_max(len(known) - 1)
-    found = known[place] == wanted
-    return found[samples] if negatives.ndim == 1 else found
+    return known[place] == wanted

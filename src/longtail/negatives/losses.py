@@ -29,6 +29,7 @@ __all__ = [
     "CONTRASTIVE",
     "NegativeSamplingLoss",
     "log_weights",
+    "split_log_weights",
 ]
 
 
@@ -44,6 +45,8 @@ class SampledLoss:
     """Negatives [N, m] and log w [N, m] -> [N], the sum over negatives or its logarithm."""
     merge: Callable[[Tensor], Tensor]
     """[R, N] totals of R parts of the negatives -> [N], the total of all of them."""
+    weigh: Callable[[Tensor, Tensor], Tensor]
+    """Totals [N] and logarithms [N] of a factor that all negatives of a total share -> [N] totals with it."""
     finish: Callable[[Tensor, Tensor], Tensor]
     """Positives [N] and total [N] -> [N], the loss."""
 
@@ -66,12 +69,16 @@ def _merge_log_sums(totals: Tensor) -> Tensor:
     return totals.logsumexp(dim=0)
 
 
+def _add_logarithm(total: Tensor, log_factor: Tensor) -> Tensor:
+    return total + log_factor
+
+
 def _log_one_plus(positive: Tensor, total: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(total), total - positive)
 
 
 def _make_decoupled(pair: Callable[[Tensor, bool], Tensor]) -> SampledLoss:
-    return SampledLoss(partial(_weighted_sum, pair), _merge_sums, partial(_plus_positive, pair))
+    return SampledLoss(partial(_weighted_sum, pair), _merge_sums, _multiply, partial(_plus_positive, pair))
 
 
 def _weighted_sum(pair: Callable[[Tensor, bool], Tensor], negative: Tensor, log_weights: Tensor) -> Tensor:
@@ -80,6 +87,10 @@ def _weighted_sum(pair: Callable[[Tensor, bool], Tensor], negative: Tensor, log_
 
 def _merge_sums(totals: Tensor) -> Tensor:
     return totals.sum(dim=0)
+
+
+def _multiply(total: Tensor, log_factor: Tensor) -> Tensor:
+    return total * log_factor.exp()
 
 
 def _plus_positive(pair: Callable[[Tensor, bool], Tensor], positive: Tensor, total: Tensor) -> Tensor:
@@ -98,7 +109,7 @@ def _contrastive(cosines: Tensor, is_positive: bool) -> Tensor:
     return (1 - cosines if is_positive else F.relu(cosines)).square()
 
 
-CROSS_ENTROPY = SampledLoss(_log_sum, _merge_log_sums, _log_one_plus)
+CROSS_ENTROPY = SampledLoss(_log_sum, _merge_log_sums, _add_logarithm, _log_one_plus)
 """The parts of ``sampled_cross_entropy``."""
 
 
@@ -259,6 +270,15 @@ def log_weights(weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.d
     Reference:
         Rawat et al., "Disentangling sampling and labeling bias", Table 1 and Remark 6.
     """
+    positive, negative = split_log_weights(weighting, draw, target, dtype)
+    values = positive[:, None] + negative
+    return values.masked_fill_(draw.labels == target.to(draw.labels.device)[:, None], -math.inf)
+
+
+def split_log_weights(
+    weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """The two terms of ``log w``: [N] of the true labels, and of the negatives, in the shape they are drawn in."""
     device, num_samples = draw.labels.device, len(target)
     target = target.to(device)
     log_others = None
@@ -274,8 +294,7 @@ def log_weights(weighting: Weighting, draw: Draw, target: Tensor, dtype: torch.d
     if device.type == "cpu":  # elsewhere a look at the values would wait for the device
         check_finite_weights(weights, sampling)
     positive, negative = (part.to(dtype) for part in (weights.positive[:num_samples], weights.negative[num_samples:]))
-    values = positive[:, None] + negative.view(draw.labels.shape)
-    return values.masked_fill_(draw.labels == target[:, None], -math.inf)
+    return positive, negative.view(draw.labels.shape)
 
 
 class NegativeSamplingLoss(nn.Module):
