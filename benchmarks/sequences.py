@@ -48,11 +48,12 @@ OPTIMIZERS = {
 REST_RATE = 0.01
 """Of all that is no item vector, while their optimizers are compared."""
 FOLDER = RESULTS / "sequences"
+ALL_ITEMS = "all items"
 
 
 def list_methods(num_negatives: int) -> dict[str, list[str]]:
     """Names of rows, and the settings that make them."""
-    methods = {"all items": ["method={name='cross_entropy'}"]}
+    methods = {ALL_ITEMS: ["method={name='cross_entropy'}"]}
     for distribution in DISTRIBUTIONS:
         for weighting in WEIGHTINGS:
             options = f"distribution='{distribution}', weighting='{weighting}', num_negatives={num_negatives}"
@@ -71,12 +72,15 @@ def measure_method(recipe: Recipe) -> dict[str, Any]:
 
 def measure_trade_off(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per method and seed."""
-    recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs}"])
+    settings = [f"train.epochs={arguments.epochs}"] * (arguments.epochs is not None)
+    settings += [f"method.options.num_negatives={arguments.negatives}"] * (arguments.negatives is not None)
+    recipe = load_recipe(find_recipe(arguments.recipe), settings)
     num_negatives = int(recipe.method.options["num_negatives"])
-    done = read_done("trade_off", ("recipe", "method", "epochs", "learning_rate", "seed"))
+    done = read_done("trade_off", ("recipe", "method", "num_negatives", "epochs", "learning_rate", "seed"))
     for seed in range(arguments.seeds):
         for name, settings in list_methods(num_negatives).items():
-            key = {"recipe": recipe.name, "method": name, "epochs": str(arguments.epochs)}
+            drawn = "" if name == ALL_ITEMS else str(num_negatives)
+            key = {"recipe": recipe.name, "method": name, "num_negatives": drawn, "epochs": str(recipe.train.epochs)}
             rate = recipe.train.learning_rate * recipe.train.head_rate  # of item vectors
             key |= {"learning_rate": f"{rate:g}", "seed": str(seed)}
             if arguments.only in name and tuple(key.values()) not in done:
@@ -135,13 +139,13 @@ def train_with(recipe: Recipe, data: Dataset, optimizer: str, rate: float) -> di
 
 def measure_optimizers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per optimizer and learning rate."""
-    recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs}"])
+    recipe = load_recipe(find_recipe(arguments.recipe), [f"train.epochs={arguments.epochs or 8}"])
     data = load_data(DataRecipe(recipe.data.source, options={"evaluate_on": "validation"}))
     done = read_done("optimizers", ("recipe", "optimizer", "learning_rate", "epochs"))
     for optimizer, rates in OPTIMIZERS.items():
         for rate in rates:
             key = {"recipe": recipe.name, "optimizer": optimizer, "learning_rate": str(rate)}
-            key["epochs"] = str(arguments.epochs)
+            key["epochs"] = str(recipe.train.epochs)
             if arguments.only in optimizer and tuple(key.values()) not in done:
                 yield {**key, **train_with(recipe, data, optimizer, rate)}
 
@@ -170,7 +174,7 @@ def measure_steps(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     recipe = load_recipe(find_recipe(arguments.recipe))
     data = load_data(recipe.data)
     methods = list_methods(int(recipe.method.options["num_negatives"]))
-    steps = {name: make_step(recipe, data, methods[name]) for name in ("all items", "uniform, importance")}
+    steps = {name: make_step(recipe, data, methods[name]) for name in (ALL_ITEMS, "uniform, importance")}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(12):
         for name, step in steps.items():
@@ -212,7 +216,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS, nargs="?", default="trade-off")
     parser.add_argument("--recipe", default="amazon_toys")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, help="default: the recipe's; 8 for optimizers")
+    parser.add_argument("--negatives", type=int, help="of the trade-off; default: the recipe's")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="make rows alone whose name has this in it")
     arguments = parser.parse_args()

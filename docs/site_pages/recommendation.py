@@ -31,7 +31,7 @@ METRICS = {
     "recall_at_10_torso": "torso",
     "recall_at_10_tail": "tail",
 }
-SETTINGS = ("epochs", "learning_rate")
+SETTINGS = ("num_negatives", "epochs", "learning_rate")
 """What tells apart rows of one method; those of the settings with the most rows are drawn."""
 COLORS = {
     "importance": "after",
@@ -61,17 +61,18 @@ def trade_off_table(recipe: str) -> str:
     if not rows:
         return f"There are no rows yet. `python benchmarks/sequences.py trade-off --recipe {recipe}` makes them."
     body = []
-    for (epochs, rate, method), members in sorted(group_rows(rows, *SETTINGS, "method").items(), key=_order):
+    for (drawn, epochs, rate, method), members in sorted(group_rows(rows, *SETTINGS, "method").items(), key=_order):
         cells = [_percent(members, name) for name in METRICS]
         seconds = sum(float(row["processor_seconds"]) for row in members) / len(members)
-        body.append([method, epochs, rate, *cells, f"{seconds:.0f}", str(len(members))])
-    return table(["negatives, weighting", "epochs", "rate", *METRICS.values(), "processor s", "seeds"], body)
+        body.append([method, drawn, epochs, rate, *cells, f"{seconds:.0f}", str(len(members))])
+    return table(["negatives, weighting", "drawn", "epochs", "rate", *METRICS.values(), "processor s", "seeds"], body)
 
 
-def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, float, float]:
-    """Most epochs and the largest learning rate first, and then the most found."""
-    (epochs, rate, _), rows = entry
-    return -int(epochs), -float(rate), -estimate(float(row["recall_at_10"]) for row in rows).mean
+def _order(entry: tuple[tuple[str, ...], Sequence[Row]]) -> tuple[int, int, float, float]:
+    """All items, then most negatives, most epochs and the largest learning rate first, and then the most found."""
+    (drawn, epochs, rate, _), rows = entry
+    found = estimate(float(row["recall_at_10"]) for row in rows).mean
+    return -int(drawn or 10**9), -int(epochs), -float(rate), -found
 
 
 def optimizers_table() -> str:
@@ -99,7 +100,8 @@ def collect_points() -> Mapping[str, Sequence[Point]]:
     """Panels of the picture: those that have rows."""
     panels: dict[str, list[Point]] = {}
     for (recipe,), measured in group_rows(read_rows(TRADE_OFF) if TRADE_OFF.is_file() else [], "recipe").items():
-        fullest = max(group_rows(measured, *SETTINGS).values(), key=len)
+        drawn = [row for row in measured if row["num_negatives"]]
+        fullest = max(group_rows(drawn, *SETTINGS).values(), key=len)
         methods = group_rows(fullest, "method")
         if len(methods) < len(COLORS):
             continue

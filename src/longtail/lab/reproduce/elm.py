@@ -63,7 +63,7 @@ REPORTED = {
 """Table 2: balanced accuracy in percent on the data of ``study.COLUMNS``, exponential profile."""
 
 NOTES = {
-    "CB focal": CITED["Class-balanced"],
+    "CB focal": "the paper cites Cui et al. (2019)",
     "LDAM + DRW": CITED["Adaptive + DRW"],
     "CE + weight normalization (multi-stage)": "tau best for the test set",
     "CE + DRO-LT (multi-stage)": "the paper cites Samuel and Chechik (2021)",

@@ -64,7 +64,7 @@ REPORTED: Mapping[str, tuple[float | None, ...]] = {
 """Table 2: balanced error in percent on the data of ``study.COLUMNS``, exponential profile."""
 
 CITED = {
-    "Class-balanced": "the paper cites Cui et al. (2019)",
+    "Class-balanced": "the paper cites Cui et al. (2019); ELM's Table 2 has the number for their focal loss",
     "Adaptive": "the paper cites Cao et al. (2019) for CIFAR",
     "Adaptive + DRW": "the paper cites Cao et al. (2019)",
 }
