@@ -114,12 +114,18 @@ def _beside_rows(row: Row) -> float:
 
 
 def recommendation_table(path: Path) -> str:
-    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``."""
+    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``, and its length if given."""
+    rows = read_rows(path)
+    lengths = ["epochs"] if "epochs" in rows[0] else []
     body = [
-        [f"{row['sampling']}, {row['weighting']}", *(f"{float(row[n]):.4f}" for n in ("recall", "rare_recall"))]
-        for row in read_rows(path)
+        [
+            f"{row['sampling']}, {row['weighting']}",
+            *(row[name] for name in lengths),
+            *(f"{float(row[name]):.4f}" for name in ("recall", "rare_recall")),
+        ]
+        for row in rows
     ]
-    return table(["negatives, weighting", "R@20", "R@20, rarest third"], body)
+    return table(["negatives, weighting", *lengths, "R@20", "R@20, rarest third"], body)
 
 
 def label_losses_table(path: Path) -> str:

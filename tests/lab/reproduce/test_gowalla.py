@@ -17,7 +17,7 @@ from longtail.lab.reproduce import gowalla as experiment
 from longtail.lab.reproduce._schemes import SCHEMES, Scheme
 
 NUM_USERS, NUM_ITEMS = 60, 45
-SETTINGS = experiment.Settings(dimension=8, num_negatives=20, batch_size=64, epochs=6, learning_rate=0.1)
+SETTINGS = experiment.Settings(dimension=8, num_negatives=20, batch_size=16, epochs=12, learning_rate=0.1)
 
 
 def make_pairs():
@@ -60,14 +60,25 @@ def test_a_seed_repeats_itself():
     prior = experiment.count_items(pairs)
     arguments = (pairs, negatives.uniform(NUM_ITEMS), negatives.tail(prior), SETTINGS)
     first, again, other = (experiment.train(*arguments, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.users.weight, again.users.weight)
-    assert not torch.equal(first.users.weight, other.users.weight)
+    assert torch.equal(first.weight, again.weight)
+    assert not torch.equal(first.weight, other.weight)
+
+
+def test_a_user_is_the_sum_of_the_directions_of_their_items():
+    model = experiment.ItemVectors(NUM_ITEMS, 4)
+    taken = csr_array(([True] * 3, ([0, 0, 2], [1, 5, 3])), shape=(3, NUM_ITEMS))
+    directions = model.weight / model.weight.norm(dim=1, keepdim=True)
+    expected = torch.stack([directions[1] + directions[5], torch.zeros(4), directions[3]])
+    torch.testing.assert_close(model.embed(taken), expected)
+    dropped = model.embed(taken, 0.5, torch.Generator().manual_seed(0))
+    assert not torch.equal(dropped, expected)
+    assert experiment.pad_labels(taken).tolist() == [[1, 5], [-100, -100], [3, -100]]
 
 
 def test_known_items_are_not_recommended():
     pairs, _ = make_pairs()
     model = experiment.train(pairs, negatives.uniform(NUM_ITEMS), negatives.constant, SETTINGS, 0)
-    best = experiment.recommend(model, pairs, users_at_once=7)
+    best = experiment.recommend(model, pairs, SETTINGS.temperature, users_at_once=7)
     assert best.shape == (NUM_USERS, experiment.PLACES)
     assert not any(pairs[user, item] for user in range(NUM_USERS) for item in best[user].tolist())
 

@@ -1,12 +1,13 @@
 """Recommendation on Gowalla: who gains by which negatives, on real pairs of users and items.
 
-Matrix factorization: every user and item has a vector, the logit of a pair is their cosine over a temperature, and an
-example is a user with one of the items. Uniform negatives and negatives from the batch, each with the four weightings
-of Rawat et al., "Disentangling sampling and labeling bias", and with weights of 1, as they are mostly used; and
+Every item has a vector, and a user is the sum of the directions of the items that they took, as far as training
+does not leave them out at random; the logit of an item is their cosine over a temperature, and a bias. The labels
+of a user are all of these items. Uniform negatives and negatives from the batch, each with the four weightings of
+Rawat et al., "Disentangling sampling and labeling bias", and with weights of 1, as they are mostly used; and
 weightings in between these two, which target the margin tau log pi[y'] of a negative and a constant, with which all
 negatives together weigh as much as in cross-entropy: at 0 it is that, at 1 the margin of within-batch negatives of
-equal weight. R@20 is the mean over users of the share of their test items among their 20 best items that were not in
-training; on the rarest third of the items it is the same, over the users who have such items.
+equal weight. R@20 is the mean over users of the share of their test items among their 20 best items that were not
+in training; on the rarest third of the items it is the same, over the users who have such items.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail._core.labels import NO_LABEL
+from longtail._core.numerics import unit_vectors
 from longtail.lab.data.formats.sparse_text import one_per_positive
 from longtail.lab.data.sets.gowalla import read_gowalla
 from longtail.lab.report.text import join_words
@@ -32,8 +36,7 @@ from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary,
 from longtail.margins import Margins
 from longtail.metrics.retrieval import recall_at_k
 from longtail.negatives.distributions import Distribution
-from longtail.negatives.head import SampledLinear
-from longtail.negatives.rowwise import RowwiseAdam
+from longtail.negatives.linear import sampled_linear_losses
 from longtail.negatives.weightings import Weighting, targeting
 from longtail.prior import ClassPrior
 
@@ -55,6 +58,8 @@ __all__ = [
 ]
 
 PLACES = 20
+START = 0.1
+"""Standard deviation of the numbers in item vectors at the start."""
 TAUS = (0.25, 0.5, 0.75, 1.0)
 """Strengths of the margin between the extremes."""
 _BETWEEN = "tau = "
@@ -64,26 +69,28 @@ _BETWEEN = "tau = "
 class Options:
     """How to run the experiment."""
 
-    epochs: int = add_option(10, "Passes over the pairs.", minimum=1)
-    num_negatives: int = add_option(1024, "m, how many negatives are drawn.", minimum=1)
+    epochs: int = add_option(10, "Passes over the users.", minimum=1)
+    num_negatives: int = add_option(8192, "m, how many negatives are drawn.", minimum=1)
     seed: int = add_option(0, "Chooses start, order and negatives.", minimum=0)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train a factorization."""
+    """How to train item vectors."""
 
     dimension: int = 64
     temperature: float = 0.1
-    num_negatives: int = 1024
-    batch_size: int = 2048
+    num_negatives: int = 8192
+    batch_size: int = 512
     epochs: int = 10
     learning_rate: float = 0.1
+    dropout: float = 0.5
+    """Share of a user's items that are left out of the sum in training."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """R@20 of one trained factorization."""
+    """R@20 of one training."""
 
     scheme: Scheme
     recall: float
@@ -91,18 +98,28 @@ class Result:
     seconds: float
 
 
-class Factorization(nn.Module):
-    """A vector for every user and item."""
+class ItemVectors(nn.Module):
+    """A vector and a bias for every item."""
 
-    def __init__(self, num_users: int, items: SampledLinear) -> None:
+    def __init__(self, num_items: int, dimension: int) -> None:
         super().__init__()
-        self.items = items
-        self.users = nn.Embedding(num_users, items.in_features, sparse=True)
-        nn.init.normal_(self.users.weight, std=items.in_features**-0.5)
+        self.weight = nn.Parameter(START * torch.randn(num_items, dimension))
+        self.bias = nn.Parameter(torch.zeros(num_items))
+
+    def embed(self, taken: Any, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """[N, D] users who took these items, [N, items] SciPy sparse: sums of the items' directions."""
+        items = torch.from_numpy(taken.indices.astype(np.int64))
+        starts = torch.from_numpy(taken.indptr[:-1].astype(np.int64))
+        kept = (torch.rand(len(items), generator=generator) >= dropout).float()
+        return F.embedding_bag(items, unit_vectors(self.weight), starts, mode="sum", per_sample_weights=kept)
+
+    def score(self, users: Tensor, temperature: float) -> Tensor:
+        """[N, items] logits of users [N, D]."""
+        return F.linear(unit_vectors(users) / temperature, unit_vectors(self.weight), self.bias)
 
 
 def run(options: Options, folder: Path, say: Say) -> Outcome:
-    """Train the factorizations that the folder does not hold rows of, and summarize them."""
+    """Train what the folder does not hold rows of, and summarize it."""
     pairs, truth = read_gowalla()
     check_settings(folder, options)
     settings = Settings(epochs=options.epochs, num_negatives=options.num_negatives)
@@ -137,7 +154,7 @@ def tabulate_results(results: Sequence[Result]) -> Summary:
 def plan_rows(
     pairs: Any, truth: Any, schemes: Sequence[Scheme], settings: Settings, seed: int = 0
 ) -> list[Row[Result]]:
-    """One factorization for each scheme, trained and tested.
+    """Item vectors for each scheme, trained and tested.
 
     Args:
         pairs: [users, items] SciPy sparse, to train on.
@@ -154,7 +171,7 @@ def plan_rows(
             started = time.perf_counter()
             model = train(pairs, *_build_scheme(scheme, prior), settings, seed)
             seconds = time.perf_counter() - started
-            best = recommend(model, pairs)
+            best = recommend(model, pairs, settings.temperature)
             return Result(scheme, mean_recall(best, truth), mean_recall(best, rare_truth), seconds)
 
         return make
@@ -205,43 +222,55 @@ def mark_rare_items(prior: ClassPrior) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return is_rare
 
 
-def train(
-    pairs: Any, distribution: Distribution, weighting: Weighting, settings: Settings, seed: int
-) -> Factorization:
-    """Train one factorization; the learning rate falls to 0 in a straight line."""
+def train(pairs: Any, distribution: Distribution, weighting: Weighting, settings: Settings, seed: int) -> ItemVectors:
+    """Train vectors of the items; the learning rate falls to 0 in a straight line."""
     generator = torch.Generator().manual_seed(seed)
-    scale, num_items = 1 / settings.temperature, pairs.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        items = SampledLinear(
-            settings.dimension, num_items, distribution, weighting, settings.num_negatives, scale=scale
-        )
-        model = Factorization(pairs.shape[0], items)
-    # Constant weights have gradients that fall a hundredfold in the first epoch. A row that is drawn some ten times
-    # an epoch would remember the first ones for long with the usual decay rates, and stand still.
-    optimizer = RowwiseAdam(model.parameters(), lr=settings.learning_rate, betas=(0.0, 0.95))
-    of_users, of_items = one_per_positive(pairs)
-    num_steps = settings.epochs * math.ceil(len(of_users) / settings.batch_size)
+        model = ItemVectors(pairs.shape[1], settings.dimension)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
+    users = torch.from_numpy(np.flatnonzero(np.diff(pairs.indptr)))
+    num_steps = settings.epochs * math.ceil(len(users) / settings.batch_size)
     batches = (
-        batch
+        users[batch]
         for _ in range(settings.epochs)
-        for batch in torch.split(torch.randperm(len(of_users), generator=generator), settings.batch_size)
+        for batch in torch.split(torch.randperm(len(users), generator=generator), settings.batch_size)
     )
     for step, batch in enumerate(batches):
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - step / num_steps)
         optimizer.zero_grad()
-        model.items(model.users(of_users[batch]), of_items[batch], generator).backward()
+        taken = pairs[batch.numpy()]
+        losses = sampled_linear_losses(
+            model.embed(taken, settings.dropout, generator),
+            model.weight,
+            pad_labels(taken),
+            distribution,
+            weighting,
+            settings.num_negatives,
+            bias=model.bias,
+            scale=1 / settings.temperature,
+            generator=generator,
+        )
+        losses.mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 
 
+def pad_labels(taken: Any) -> Tensor:
+    """[N, L] the items of each user, filled up with -100."""
+    lengths = np.diff(taken.indptr).tolist()
+    parts = torch.from_numpy(taken.indices.astype(np.int64)).split(lengths)  # type: ignore[no-untyped-call]
+    return nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=NO_LABEL)
+
+
 @torch.no_grad()
-def recommend(model: Factorization, known: Any, users_at_once: int = 1024) -> Tensor:
+def recommend(model: ItemVectors, known: Any, temperature: float, users_at_once: int = 1024) -> Tensor:
     """[users, 20] the best items of each user that are not known already."""
     best = []
     for part in torch.split(torch.arange(known.shape[0]), users_at_once):
-        scores = model.items.logits(model.users(part))
-        scores[one_per_positive(known[part.numpy()])] = -math.inf
+        taken = known[part.numpy()]
+        scores = model.score(model.embed(taken), temperature)
+        scores[one_per_positive(taken)] = -math.inf
         best.append(scores.topk(PLACES, dim=1).indices)
     return torch.cat(best)
 
@@ -320,7 +349,7 @@ def draw_picture(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
     figure.update_xaxes(title="R@20 on the rarest third of the items", rangemode="tozero")
     figure.update_yaxes(title="R@20")
     setting = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
-    body = f"""<p>Matrix factorization of Gowalla. Setting: {setting}. The dotted line joins uniform and within-batch
+    body = f"""<p>Item vectors of Gowalla. Setting: {setting}. The dotted line joins uniform and within-batch
 negatives of weight 1. Green: uniform negatives that target the margin tau log pi[y'] + a constant, with tau
 beside the points.</p>
 {plots([figure])[0]}"""
