@@ -20,6 +20,7 @@ from torch import Tensor
 from longtail.correction import Correction
 from longtail.errors import DamagedFileError
 from longtail.estimators.extreme.calibration import LOOKED_AT, Calibration, calibrate, compute_probabilities
+from longtail.estimators.extreme.class_means import add_class_means
 from longtail.estimators.extreme.data import (
     Samples,
     check_sample_weight,
@@ -48,6 +49,7 @@ from longtail.estimators.extreme.settings import (
     MANY_SAMPLES,
     DataShape,
     NetworkSettings,
+    choose_class_mean_weight,
     choose_network,
     choose_settings,
     tau_of,
@@ -83,6 +85,11 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     Args:
         emphasis: what counts: "precision", "balanced" or "tail", which are 0, 0.2 and 0.5 as the tau of
             ``longtail.margins.logit_adjusted``; or tau itself. ``margins`` takes its place.
+        class_mean_weight: how much rare labels lean on the mean of their samples: after training, the logit of a
+            label of n samples gets class_mean_weight * 5 / (5 + n) times the share of h's distance from the mean of
+            all samples that points toward the mean of the label's. None: 6, and 0 where precision is emphasized,
+            where ``margins``, ``weighting`` or ``loss`` ask for another objective, or ``scale`` is given.
+            ``partial_fit`` has no class means.
         hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
         activation: "relu", or "identity" as in the paper: what h goes through.
         dropout: share of h that is left out in training.
@@ -180,6 +187,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         emphasis: str | float = "balanced",
+        class_mean_weight: float | None = None,
         hidden_size: int | None = None,
         activation: str = "relu",
         dropout: float | None = None,
@@ -209,6 +217,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
     ) -> None:
         self.emphasis = emphasis
+        self.class_mean_weight = class_mean_weight
         self.hidden_size = hidden_size
         self.activation = activation
         self.dropout = dropout
@@ -486,8 +495,9 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self, source: Source, held_out: Samples, shape: DataShape, mean_square: float, generators: Generators
     ) -> None:
         settings, criterion = choose_settings(self, shape), make_criterion(self, self.label_prior_, self.classes_)
-        chosen = choose_network(self, shape)
+        chosen, class_mean_weight = choose_network(self, shape), choose_class_mean_weight(self)
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
+        self.settings_["class_mean_weight"] = class_mean_weight
         networks, self.history_ = [], []
         for _ in range(chosen.n_estimators):
             network = self._make_network(chosen, shape.num_features, criterion, mean_square, generators)
@@ -495,6 +505,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             self.history_ += train(trainer, criterion, source, held_out, generators)
             networks.append(network)
         self.model_ = join_networks(networks)
+        if class_mean_weight:
+            add_class_means(self.model_, source, class_mean_weight, settings)
 
     def _begin(self, features: Any, criterion: Criterion) -> None:
         """A network that ``partial_fit`` trains, as for many samples: more may come."""

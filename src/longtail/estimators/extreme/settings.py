@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from longtail.estimators.extreme.training import TrainingSettings
+from longtail.negatives.losses import CROSS_ENTROPY
 
-__all__ = ["EMPHASES", "MANY_SAMPLES", "DataShape", "choose_settings", "NetworkSettings", "choose_network", "tau_of"]
+__all__ = [
+    "EMPHASES",
+    "MANY_SAMPLES",
+    "DataShape",
+    "NetworkSettings",
+    "choose_class_mean_weight",
+    "choose_network",
+    "choose_settings",
+    "tau_of",
+]
 
 EMPHASES = {"precision": 0.0, "balanced": 0.2, "tail": 0.5}
 """tau of the logit-adjusted margin, by what is to be emphasized."""
@@ -25,6 +35,17 @@ class DataShape(NamedTuple):
 def tau_of(emphasis: str | float) -> float:
     """The strength of the margin."""
     return EMPHASES[emphasis] if isinstance(emphasis, str) else float(emphasis)
+
+
+def choose_class_mean_weight(model: Any) -> float:
+    """How much rare labels lean on class means: not at all where precision or an objective of one's own is asked for.
+
+    The number is for logits of a softmax.
+    """
+    if model.class_mean_weight is not None:
+        return float(model.class_mean_weight)
+    is_chosen = model.margins is None and model.weighting is None and tau_of(model.emphasis) > 0
+    return CLASS_MEAN_WEIGHT if is_chosen and model.loss is CROSS_ENTROPY and model.scale is None else 0.0
 
 
 class NetworkSettings(NamedTuple):
@@ -77,3 +98,7 @@ MANY_FEATURES = 2_000
 
 FEATURE_RATE = 3.0
 """How many times as fast vectors of sparse features learn as the rest."""
+
+
+CLASS_MEAN_WEIGHT = 6.0
+"""How much rare labels lean on class means: the most that costs no precision on samples held out."""

@@ -1,0 +1,72 @@
+"""What rare labels of ExtremeClassifier lean on after training: the mean of the hidden values of their samples."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longtail.estimators.extreme.network import Network
+from longtail.estimators.extreme.training import Source, TrainingSettings
+
+__all__ = ["FEW_SAMPLES", "add_class_means"]
+
+FEW_SAMPLES = 5.0
+"""A label of so many samples leans on their mean half as much as one of hardly any."""
+
+NEAR = 1e-3
+"""A mean that is nearer to that of all samples, as a share of the spread, is the same but for rounding."""
+
+
+class _Sums(NamedTuple):
+    """Of hidden values, in one pass over the samples; each sample counts as much as its weight."""
+
+    labels: Tensor
+    """[C, H] sums over the samples of each label."""
+    counts: Tensor
+    """[C] samples of each label."""
+    mean: Tensor
+    """[H] mean over all samples."""
+    spread: Tensor
+    """Root of the mean squared distance from that."""
+
+
+@torch.no_grad()
+def add_class_means(network: Network, source: Source, weight: float, settings: TrainingSettings) -> None:
+    """Add to the logit of a rare label how near a sample is to the mean of the label's samples.
+
+    Formula:
+        f[y] <- f[y] + weight * 5 / (5 + n[y]) * <u[y], h - m> / s;
+        u[y] is the direction from m to the mean of the label's samples, m the mean of h over all samples, and s the
+        root of the mean of |h - m|^2
+
+    Training moves the vector of a label of three samples toward them a few times, and away from others thousands of
+    times. Their mean needs no training. The term is 0 in the mean over all samples: it tells near samples from far
+    ones, and does not lift the label as such. It is linear in h, so vectors and biases take it up, and predicting
+    costs nothing more.
+    """
+    sums = _sum_hidden_values(network, source, settings)
+    differences = sums.labels - sums.counts[:, None] * sums.mean
+    nearest = NEAR * sums.counts.clamp(min=1) * sums.spread  # a label that all samples have has no direction
+    directions = differences / differences.norm(dim=1).maximum(nearest)[:, None]
+    strength = weight * FEW_SAMPLES / (FEW_SAMPLES + sums.counts) / sums.spread
+    network.weight[:, :-1] += strength[:, None] * directions
+    network.weight[:, -1] -= strength * (directions @ sums.mean)
+
+
+def _sum_hidden_values(network: Network, source: Source, settings: TrainingSettings) -> _Sums:
+    labels, total = torch.zeros_like(network.weight[:, :-1]), torch.zeros_like(network.offset)
+    counts, square, number = labels.new_zeros(len(labels)), labels.new_zeros(()), labels.new_zeros(())
+    for batch in source.batches(settings.batch_size, torch.Generator(), settings.device):
+        hidden = network.embed(batch.rows)[:, :-1]
+        weights = hidden.new_ones(len(hidden)) if batch.weights is None else batch.weights
+        weighted = hidden * weights[:, None]
+        labels.index_add_(0, batch.labels, weighted[batch.samples])
+        counts.index_add_(0, batch.labels, weights[batch.samples])
+        total += weighted.sum(dim=0)
+        square += (weighted * hidden).sum()
+        number += weights.sum()
+    mean = total / number
+    variance = square / number - mean.square().sum()
+    return _Sums(labels, counts, mean, variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt())
