@@ -37,7 +37,7 @@ from longtail.lab.training.recipe import Recipe, find_recipe, load_recipe, with_
 from longtail.lab.training.sequence_models import transformer
 from longtail.methods import get_method, takes_embeddings
 
-DISTRIBUTIONS = ("uniform", "within_batch")
+DISTRIBUTIONS = ("uniform", "within_batch", "prior")
 WEIGHTINGS = ("importance", "constant", "unit", "relative", "tail")
 OPTIMIZERS = {
     "adamw": (0.003, 0.01, 0.03),

@@ -114,18 +114,16 @@ def _beside_rows(row: Row) -> float:
 
 
 def recommendation_table(path: Path) -> str:
-    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``, and its length if given."""
-    rows = read_rows(path)
-    lengths = ["epochs"] if "epochs" in rows[0] else []
+    """R@20 of every way to sample negatives, from rows of ``longtail reproduce gowalla``."""
     body = [
         [
             f"{row['sampling']}, {row['weighting']}",
-            *(row[name] for name in lengths),
+            row["epochs"],
             *(f"{float(row[name]):.4f}" for name in ("recall", "rare_recall")),
         ]
-        for row in rows
+        for row in read_rows(path)
     ]
-    return table(["negatives, weighting", *lengths, "R@20", "R@20, rarest third"], body)
+    return table(["negatives, weighting", "epochs", "R@20", "R@20, rarest third"], body)
 
 
 def label_losses_table(path: Path) -> str:

@@ -23,6 +23,8 @@ from site_pages.rows import Row, group_rows, read_rows
 RESULTS = ROOT / "benchmarks" / "results"
 TRADE_OFF, OPTIMIZERS = (RESULTS / "sequences" / f"{name}.csv" for name in ("trade_off", "optimizers"))
 GOWALLA = RESULTS / "retrieval" / "gowalla.csv"
+GOWALLA_EPOCHS = "10"
+"""The length that all ways to sample were trained for."""
 TITLES = {"amazon_toys": "Amazon Toys: next item, R@10", "amazon_sports": "Amazon Sports: next item, R@10"}
 METRICS = {
     "recall_at_10": "R@10",
@@ -43,7 +45,7 @@ COLORS = {
 """Weighting -> a field of ``Scheme``."""
 
 
-MARKERS = {"uniform": "o", "within-batch": "s"}
+MARKERS = {"uniform": "o", "within-batch": "s", "prior": "^"}
 
 
 class Point(NamedTuple):
@@ -114,7 +116,7 @@ def collect_points() -> Mapping[str, Sequence[Point]]:
     panels["Gowalla: users and places, R@20"] = [
         Point(row["sampling"], row["weighting"], float(row["recall"]), float(row["rare_recall"]))
         for row in read_rows(GOWALLA)
-        if row["weighting"] in COLORS
+        if row["weighting"] in COLORS and row["epochs"] == GOWALLA_EPOCHS
     ]
     return panels
 

@@ -56,7 +56,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "delicious": lambda: experiments.slices_table(RETRIEVAL / "delicious.csv"),
     "tiny_imagenet_lt_features": lambda: experiments.slices_table(RETRIEVAL / "tiny_imagenet_lt_features.csv"),
     "gowalla": lambda: experiments.recommendation_table(RETRIEVAL / "gowalla.csv"),
-    "gowalla-sums": lambda: experiments.recommendation_table(RETRIEVAL / "gowalla_sums.csv"),
     "sequence-optimizers": recommendation.optimizers_table,
     "masking": lambda: experiments.masking_table(LABELS / "plm_multimnist.csv"),
     "masking-digits": lambda: experiments.masking_table(LABELS / "plm_digits.csv"),

@@ -32,7 +32,7 @@ from longtail.estimators.extreme.data import (
     split_samples,
 )
 from longtail.estimators.extreme.features import FeatureScaling, are_counts, choose_scaling, count_rows
-from longtail.estimators.extreme.files import PathLike, SavedModel, build_model, read_model, write_model
+from longtail.estimators.extreme.files import PathLike, build_model, collect_model, read_model, write_model
 from longtail.estimators.extreme.labels import as_names, find_columns, read_labels
 from longtail.estimators.extreme.losses import Criterion, DrawnNegatives
 from longtail.estimators.extreme.network import (
@@ -401,18 +401,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         for training alone (margins, class_weights, distribution, weighting, loss, random_state) is not kept.
         """
         check_is_fitted(self)
-        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in NOT_SAVED}
-        state = {**self.model_.state_dict(), "shift": self.shift_}
-        if self.scaling_.idf is not None:
-            state["idf"] = torch.from_numpy(self.scaling_.idf)
-        names = None if self.classes_.dtype.kind in "iu" else self.classes_.tolist()
-        facts = {
-            "names": names,
-            "normalizes_rows": self.scaling_.normalizes_rows,
-            "calibration": list(self.calibration_),
-            "correction": self.correction_.to_json() | {"counts": []},  # they are a tensor of the file
-        }
-        write_model(path, SavedModel(settings, facts, self.label_prior_, self.n_features_in_, state))
+        write_model(path, collect_model(self))
 
     @classmethod
     def load(cls, path: PathLike) -> ExtremeClassifier:

@@ -19,9 +19,10 @@ from longtail.correction import Correction
 from longtail.estimators.extreme.calibration import Calibration
 from longtail.estimators.extreme.features import FeatureScaling
 from longtail.estimators.extreme.network import Network
+from longtail.estimators.extreme.parameters import NOT_SAVED
 from longtail.prior import ClassPrior
 
-__all__ = ["LoadedModel", "PathLike", "SavedModel", "build_model", "read_model", "write_model"]
+__all__ = ["LoadedModel", "PathLike", "SavedModel", "build_model", "collect_model", "read_model", "write_model"]
 
 PathLike = str | os.PathLike[str]
 
@@ -49,6 +50,21 @@ class LoadedModel(NamedTuple):
     shift: Tensor
     names: npt.NDArray[Any]
     correction: Correction
+
+
+def collect_model(estimator: Any) -> SavedModel:
+    """What a file keeps of a fitted ExtremeClassifier."""
+    settings = {name: value for name, value in estimator.get_params(deep=False).items() if name not in NOT_SAVED}
+    state = {**estimator.model_.state_dict(), "shift": estimator.shift_}
+    if estimator.scaling_.idf is not None:
+        state["idf"] = torch.from_numpy(estimator.scaling_.idf)
+    facts = {
+        "names": None if estimator.classes_.dtype.kind in "iu" else estimator.classes_.tolist(),
+        "normalizes_rows": estimator.scaling_.normalizes_rows,
+        "calibration": list(estimator.calibration_),
+        "correction": estimator.correction_.to_json() | {"counts": []},  # they are a tensor of the file
+    }
+    return SavedModel(settings, facts, estimator.label_prior_, estimator.n_features_in_, state)
 
 
 def write_model(path: PathLike, model: SavedModel) -> None:
