@@ -173,17 +173,22 @@ def test_a_uniform_prior_makes_cross_entropy_consistent():
     assert is_consistent(None, None, prior)
 
 
-def test_the_equalization_threshold_follows_the_number_of_classes():
-    """0.00177 is for the 1,230 categories of LVIS v0.5; on CIFAR-10-LT it would call no class rare."""
-    many = ClassPrior.from_counts([10_000] * 10 + [10] * 1220)
-    torch.testing.assert_close(
-        margins.threshold_equalized(many).negative, margins.threshold_equalized(many, 0.00177).negative
-    )
+def test_classes_are_rare_for_the_equalization_loss_that_have_a_twentieth_of_the_samples_together():
+    """Its own threshold, 0.00177, is for the 1,230 categories of LVIS v0.5; on CIFAR-10-LT no class is below it."""
     cifar = ClassPrior.from_counts([5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50])
     is_rare = margins.threshold_equalized(cifar).negative < 0
-    assert is_rare.tolist() == [False] * 2 + [True] * 8
-    with pytest.warns(UserWarning, match=r"no class is rarer than the threshold 0\.00177.*cross-entropy"):
+    assert is_rare.tolist() == [False] * 6 + [True] * 4  # 504 of 12,406 samples; with the next class it is 7 %
+    with pytest.warns(UserWarning, match=r"no class is rare, so this is cross-entropy.*share of 0\.00403"):
         assert not margins.threshold_equalized(cifar, 0.00177).negative.any()
+
+
+def test_classes_of_one_count_are_all_rare_for_the_equalization_loss_or_none_is():
+    few, many = ([1000, *[10] * number, 5] for number in (4, 6))
+    assert (margins.threshold_equalized(ClassPrior.from_counts(few)).negative < 0).tolist() == [False, *[True] * 5]
+    alone = margins.threshold_equalized(ClassPrior.from_counts(many)).negative < 0
+    assert alone.tolist() == [*[False] * 7, True]
+    with pytest.warns(UserWarning, match="no class is rare"):
+        margins.threshold_equalized(ClassPrior.from_counts([5, 5, 5]))
 
 
 @pytest.mark.parametrize(

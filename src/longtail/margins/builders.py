@@ -28,8 +28,8 @@ __all__ = [
     "vector_scaling",
 ]
 
-LVIS_THRESHOLD = 0.00177 * 1230
-"""The equalization loss's threshold for LVIS v0.5, times its number of categories."""
+RARE_SHARE = 0.05
+"""Share of the labels that the equalization loss's rare categories have together in LVIS."""
 
 
 def none(prior: ClassPrior) -> Margins:
@@ -223,7 +223,8 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
 
     Args:
         prior: the class counts.
-        threshold: share pi below which a class is rare; None: 2.18 / C. A warning tells where no class is.
+        threshold: share pi below which a class is rare; None: the rarest classes are, as far as they have 5 % of the
+            samples together. A warning tells where no class is.
         keep: expected share of a rare class's negative gradient that remains, in (0, 1].
 
     Use when:
@@ -239,8 +240,9 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
     Deviates:
         The authors drop a rare negative at random with probability gamma = 1 - keep; here its exponential is
         weighted by keep, which is that in expectation (Lemma 2 of Rawat et al.), and deterministic. Their threshold,
-        0.00177, is for the 1,230 categories of LVIS v0.5, and on few classes would call none rare; 2.18 / C is the
-        same there and follows the number of classes. Their frequencies are shares of images, here of labels.
+        0.00177, is for the 1,230 categories of LVIS v0.5, where it is about 100 images: categories of up to so many
+        have 5 % of the labels of LVIS v1. The share is taken over, as no threshold suits any number of classes: with
+        10 of them 0.00177 would call none rare. Their frequencies are shares of images, here of labels.
 
     Reference:
         Tan et al. (2020), "Equalization loss for long-tailed object recognition", eq. (6)-(8); threshold for LVIS
@@ -248,16 +250,28 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
     """
     if not 0 < keep <= 1:
         raise ValueError(f"threshold_equalized: keep must be in (0, 1]. Got {keep}.")
-    limit = LVIS_THRESHOLD / prior.num_classes if threshold is None else threshold
-    is_rare = prior.probs < _finite(limit, "threshold_equalized: threshold")
+    if threshold is None:
+        is_rare, limit = _find_rarest(prior, RARE_SHARE), float(prior.probs.min())
+    else:
+        limit = _finite(threshold, "threshold_equalized: threshold")
+        is_rare = prior.probs < limit
     if limit > 0 and keep < 1 and not is_rare.any():
         warnings.warn(
-            f"threshold_equalized: no class is rarer than the threshold {limit:g}, so this is cross-entropy; the "
-            f"rarest has a share of {float(prior.probs.min()):g}. Raise the threshold, or leave it out.",
+            f"threshold_equalized: no class is rare, so this is cross-entropy; the rarest has a share of "
+            f"{float(prior.probs.min()):g}. Set a threshold above that.",
             stacklevel=2,
         )
     negative = is_rare.double() * math.log(keep)
     return Margins(torch.zeros_like(negative), negative)
+
+
+def _find_rarest(prior: ClassPrior, share: float) -> Tensor:
+    """[C] whether a class and all that are as rare or rarer have at most this share of the samples together."""
+    ordered, places = prior.probs.sort()
+    last = torch.searchsorted(ordered, ordered, right=True) - 1  # classes of one count go together
+    is_rare = torch.zeros_like(places, dtype=torch.bool)
+    is_rare[places] = ordered.cumsum(dim=0)[last] <= share * (1 + 1e-9)
+    return is_rare
 
 
 def two_temperature(prior: ClassPrior, positive_tau: float = 1.0, negative_tau: float = 1.0) -> Margins:
