@@ -188,7 +188,8 @@ def test_classes_of_one_count_are_all_rare_for_the_equalization_loss_or_none_is(
     alone = margins.threshold_equalized(ClassPrior.from_counts(many)).negative < 0
     assert alone.tolist() == [*[False] * 7, True]
     with pytest.warns(UserWarning, match="no class is rare"):
-        margins.threshold_equalized(ClassPrior.from_counts([5, 5, 5]))
+        margins.threshold_equalized(ClassPrior.from_counts([6, 5, 5]))
+    assert not margins.threshold_equalized(ClassPrior.from_counts([5, 5, 5])).negative.any()  # nothing to do
 
 
 @pytest.mark.parametrize(

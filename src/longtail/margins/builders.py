@@ -255,7 +255,7 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
     else:
         limit = _finite(threshold, "threshold_equalized: threshold")
         is_rare = prior.probs < limit
-    if limit > 0 and keep < 1 and not is_rare.any():
+    if limit > 0 and keep < 1 and prior.imbalance > 1 and not is_rare.any():
         warnings.warn(
             f"threshold_equalized: no class is rare, so this is cross-entropy; the rarest has a share of "
             f"{float(prior.probs.min()):g}. Set a threshold above that.",
