@@ -344,7 +344,7 @@ def other_value(name, default):
     if isinstance(default, str):
         return OTHER_TEXTS[name]
     assert default is None
-    return 0.05 if name == "threshold" else (0.9, 1.1)
+    return 0.005 if name == "threshold" else (0.9, 1.1)
 
 
 OPTIONS = [(method, name) for method in METHODS.values() for name in method.options]
