@@ -51,3 +51,13 @@ def test_two_classes_have_a_column_each():
     heading, _, row = print_runs([make_run("cross_entropy", 0, [900, 100], 0.75)])[:3]
     assert heading.split()[1:] == ["balanced", "class", "0", "class", "1", "s"]
     assert all(60 < float(number) < 90 for number in row.split()[1:4])
+
+
+def test_numbers_are_whole_beside_long_names():
+    counts = [500, 300, 100, 50, 20, 9, 3]
+    name = "threshold_equalized (threshold=0.002, keep=0.01, another_option=0.12345)"
+    heading, _, *lines = print_runs([make_run(name, seed, counts, 0.5 + 0.1 * seed) for seed in range(2)])
+    assert heading.split() == ["method", "balanced", "head", "torso", "tail", "s"]
+    assert lines[0].split()[-5:-4] == ["±63.5"]
+    assert lines[0].split()[-4:] == ["55.0", "27.5", "18.3", "1.5"]
+    assert "".join(line.split("  ")[0] for line in lines[:2]).replace(" ", "") == name.replace(" ", "")

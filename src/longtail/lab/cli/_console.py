@@ -65,12 +65,13 @@ def say_written(paths: Iterable[Path]) -> None:
 
 
 def make_table(*headings: str) -> Table:
-    """A plain table; all columns but the first and wordy ones are numbers."""
+    """A plain table; all columns but wordy ones are numbers, which are never cut: where room is short, words wrap."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     words = {"method", "family", "what it is", "because", "try", "group", "class", "consistent", ""}
     for heading in headings:
+        is_wordy = heading in words
         table.add_column(
-            heading, justify="left" if heading in words else "right", no_wrap=heading in {"method", "try"}
+            heading, justify="left" if is_wordy else "right", no_wrap=not is_wordy or heading == "try", overflow="fold"
         )
     return table
 
