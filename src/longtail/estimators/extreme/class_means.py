@@ -16,7 +16,11 @@ FEW_SAMPLES = 5.0
 """A label of so many samples leans on their mean half as much as one of hardly any."""
 
 NEAR = 1e-3
-"""A mean that is nearer to that of all samples, as a share of the spread, is the same but for rounding."""
+"""What is nearer than this is the same but for rounding: a label's mean and that of all samples as a share of the
+spread, and samples as a share of their length."""
+
+SMALLEST = 1e-30
+"""Keeps the spread of hidden values that are all 0 above 0."""
 
 
 class _Sums(NamedTuple):
@@ -28,7 +32,7 @@ class _Sums(NamedTuple):
     """[C] samples of each label."""
     mean: Tensor
     """[H] mean over all samples."""
-    spread: Tensor
+    spread: float
     """Root of the mean squared distance from that."""
 
 
@@ -57,7 +61,7 @@ def add_class_means(network: Network, source: Source, weight: float, settings: T
 
 def _sum_hidden_values(network: Network, source: Source, settings: TrainingSettings) -> _Sums:
     labels, total = torch.zeros_like(network.weight[:, :-1]), torch.zeros_like(network.offset)
-    counts, square, number = labels.new_zeros(len(labels)), labels.new_zeros(()), labels.new_zeros(())
+    counts, square, number = labels.new_zeros(len(labels)), 0.0, 0.0
     for batch in source.batches(settings.batch_size, torch.Generator(), settings.device):
         hidden = network.embed(batch.rows)[:, :-1]
         weights = hidden.new_ones(len(hidden)) if batch.weights is None else batch.weights
@@ -65,8 +69,8 @@ def _sum_hidden_values(network: Network, source: Source, settings: TrainingSetti
         labels.index_add_(0, batch.labels, weighted[batch.samples])
         counts.index_add_(0, batch.labels, weights[batch.samples])
         total += weighted.sum(dim=0)
-        square += (weighted * hidden).sum()
-        number += weights.sum()
+        square += float((weighted * hidden).sum())
+        number += float(weights.sum())
     mean = total / number
-    variance = square / number - mean.square().sum()
-    return _Sums(labels, counts, mean, variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt())
+    variance = max(square / number - float(mean.square().sum()), NEAR**2 * square / number, SMALLEST)
+    return _Sums(labels, counts, mean, variance**0.5)

@@ -71,7 +71,10 @@ def make_table(*headings: str) -> Table:
     for heading in headings:
         is_wordy = heading in words
         table.add_column(
-            heading, justify="left" if is_wordy else "right", no_wrap=not is_wordy or heading == "try", overflow="fold"
+            heading,
+            justify="left" if is_wordy else "right",
+            no_wrap=not is_wordy or heading == "try",
+            overflow="fold",
         )
     return table
 
