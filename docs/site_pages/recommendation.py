@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from longtail.lab.runs.statistics import estimate
 from site_pages import ROOT
@@ -138,7 +138,8 @@ def draw(panels: Mapping[str, Sequence[Point]], scheme: Scheme) -> Figure:
         _label(axes, title)
     for weighting, field in COLORS.items():
         all_axes[0].plot([], [], "o", color=getattr(scheme, field), ls="none", label=weighting)
-    for negatives, marker in MARKERS.items():
+    drawn = {point.negatives for points in panels.values() for point in points}
+    for negatives, marker in ((name, marker) for name, marker in MARKERS.items() if name in drawn):
         all_axes[0].plot([], [], marker, color=scheme.ink, ls="none", markerfacecolor="none", label=negatives)
     figure.legend(loc="outside right center", title="weights and negatives")
     return figure
@@ -149,6 +150,7 @@ def _label(axes: Axes, title: str) -> None:
     axes.margins(0.15)
     axes.set(xlabel="found of the rarest third", ylabel="found of all items", xlim=(0, None), ylim=(0, None))
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))  # whole percents
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
