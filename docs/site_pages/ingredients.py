@@ -13,6 +13,8 @@ from site_pages.rows import Row, group_rows, read_rows
 SETS = ("cifar10_lt", "cifar100_lt")
 KINDS = {"strong": "one network", "experts": "three experts"}
 """Recipes are SET_KIND."""
+FULL_LENGTH = 100
+"""Epochs of the recipes with one network."""
 
 
 class Published(NamedTuple):
@@ -40,13 +42,12 @@ def published_table(folder: Path) -> str:
     """Our recipes, of the last epoch, above what is published."""
     ours = []
     for kind, title in KINDS.items():
-        found = [_read_recipe(folder / f"{name}_{kind}.csv") for name in SETS]
-        epochs = {row["epochs"] for rows in found for row in rows}
-        if epochs:
+        lengths = [_read_recipe(folder / f"{name}_{kind}.csv") for name in SETS]
+        for epochs in sorted({epochs for by_length in lengths for epochs in by_length}):
+            found = [by_length.get(epochs, []) for by_length in lengths]
             cells = [_show(_accuracy(rows)) if rows else "" for rows in found]
-            seeds = _count_seeds(found)
             recipes = ", ".join(f"`{name}_{kind}`" for name, rows in zip(SETS, found, strict=True) if rows)
-            ours.append([f"**longtail**: {recipes}; {seeds}", title, "/".join(sorted(epochs)), *cells])
+            ours.append([f"**longtail**: {recipes}; {_count_seeds(found)}", title, str(epochs), *cells])
     others = [
         [f"{one.name} ({one.reference})", one.kind, one.epochs, *(_show_number(value) for value in one.accuracies)]
         for one in PUBLISHED
@@ -56,13 +57,13 @@ def published_table(folder: Path) -> str:
 
 def strong_sentence(folder: Path) -> str:
     """What the recipes with one network reach, for the README."""
-    found = [_read_recipe(folder / f"{name}_strong.csv") for name in SETS]
+    found = [_read_recipe(folder / f"{name}_strong.csv").get(FULL_LENGTH, []) for name in SETS]
     reached = " and ".join(f"{_show(_accuracy(rows))} %" for rows in found if rows)
     titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
     return (
-        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and 100 "
-        f"epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last epoch "
-        f"({_count_seeds(found)})."
+        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and "
+        f"{FULL_LENGTH} epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last "
+        f"epoch ({_count_seeds(found)})."
     )
 
 
@@ -93,11 +94,11 @@ def ingredients_table(path: Path) -> str:
     return f"{table(header, body)}\n\n{command}"
 
 
-def _read_recipe(path: Path) -> list[Row]:
-    """Rows of the recipe itself at its full length."""
+def _read_recipe(path: Path) -> dict[int, list[Row]]:
+    """Rows of the recipe itself by their epochs; short trainings, in which ingredients are compared, do not count."""
     rows = [row for row in read_rows(path) if row["ingredient"] == "recipe"] if path.is_file() else []
-    longest = max((int(row["epochs"]) for row in rows), default=0)
-    return [row for row in rows if int(row["epochs"]) == longest]
+    by_length = {int(epochs): members for (epochs,), members in group_rows(rows, "epochs").items()}
+    return {epochs: members for epochs, members in by_length.items() if epochs >= FULL_LENGTH}
 
 
 def _count_seeds(found: Sequence[Sequence[Row]]) -> str:
