@@ -7,9 +7,9 @@
 fifth of the training samples instead of the test samples, and writes nothing: what settings are chosen by.
 
 Every model runs on one thread, in turn; the peers in an environment of their own (``extreme_peers.py``), once, for
-all but PLT's tree are deterministic; ours with 3 seeds. ``ours, tuned`` has the settings of ``CHOICES`` that find most
-on a fifth of the training samples: six trainings more, whose seconds are not counted. Rows replace those of the same
-set, model and seed in ``results/extreme_sets.csv``.
+all but PLT's tree are deterministic; ours with 3 seeds. ``ours, tuned`` has the settings of ``CHOICES`` that find
+most on a fifth of the training samples: six trainings more, whose seconds are not counted. Rows replace those of the
+same set, model and seed in ``results/extreme_sets.csv``.
 """
 
 from __future__ import annotations
