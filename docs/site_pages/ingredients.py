@@ -56,14 +56,21 @@ def published_table(folder: Path) -> str:
 
 
 def strong_sentence(folder: Path) -> str:
-    """What the recipes with one network reach, for the README."""
+    """What the recipes reach, for the README."""
     found = [_read_recipe(folder / f"{name}_strong.csv").get(FULL_LENGTH, []) for name in SETS]
     reached = " and ".join(f"{_show(_accuracy(rows))} %" for rows in found if rows)
     titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
+    experts = _read_recipe(folder / "cifar100_lt_experts.csv")
+    length = max(experts, default=0)
+    more = (
+        f" Three experts reach {_show(_accuracy(experts[length]))} % on CIFAR-100-LT in {length} epochs."
+        if length
+        else ""
+    )
     return (
         "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and "
         f"{FULL_LENGTH} epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last "
-        f"epoch ({_count_seeds(found)})."
+        f"epoch ({_count_seeds(found)}).{more}"
     )
 
 
