@@ -26,6 +26,7 @@ from longtail.estimators.extreme import losses as losses_module
 from longtail.estimators.extreme import network as network_module
 from longtail.estimators.extreme import training as training_module
 from longtail.estimators.extreme.objective import make_criterion
+from longtail.estimators.extreme.settings import DataShape, choose_network
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
@@ -423,3 +424,16 @@ def test_bad_features_and_calls_out_of_order() -> None:
         model.score(X[:1], np.array([12]))
     with pytest.raises(ValueError, match="n_iter_no_change needs samples to hold out and samples to train on"):
         quick(n_iter_no_change=1).fit(np.eye(2), np.array([[1, 1], [0, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "settings", "expected"),
+    [(4000, {}, 2.0), (1000, {}, 0.3), (4000, {"distribution": negatives.WithinBatch}, 0.3)],
+)
+def test_vectors_of_many_labels_start_long(num_labels: int, settings: dict[str, Any], expected: float) -> None:
+    chosen = choose_network(ExtremeClassifier(**settings), DataShape(500, 30, num_labels, is_sparse=True))
+    assert chosen.label_start == expected
+    network = network_module.Network(30, num_labels, chosen.hidden_size, "relu", False)
+    generator = torch.Generator().manual_seed(0)
+    network.reset_parameters(torch.zeros(num_labels), 1.0, generator, chosen.hidden_start, chosen.label_start)
+    assert float(network.weight.detach()[:, :-1].norm(dim=1).mean()) == pytest.approx(expected, rel=0.01)

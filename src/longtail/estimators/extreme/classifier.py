@@ -518,5 +518,5 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         sizes = (num_features, self.n_labels_, chosen.hidden_size)
         network = Network(*sizes, self.activation, self.skip_connection, self.scale)
         bias = initial_bias(self.label_prior_, criterion)
-        network.reset_parameters(bias, mean_square, generators.noise, chosen.hidden_start)
+        network.reset_parameters(bias, mean_square, generators.noise, chosen.hidden_start, chosen.label_start)
         return network.to(self.device)

@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+START = 0.3
+"""Deviation of hidden values, and length of label vectors, at the start."""
+
+
 class _Bag(NamedTuple):
     """Sparse rows as ``embedding_bag`` takes them."""
 
@@ -71,12 +75,16 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(
-        self, bias: Tensor, mean_square: float, generator: torch.Generator, hidden_start: float | None = None
+        self,
+        bias: Tensor,
+        mean_square: float,
+        generator: torch.Generator,
+        hidden_start: float = START,
+        label_start: float = START,
     ) -> None:
-        """Draw a start at which hidden values and logits are small; ``hidden_start``: deviation of the former."""
-        start = START if hidden_start is None else hidden_start
-        self.vectors.normal_(0, start * mean_square**-0.5, generator=generator)
-        self.weight.normal_(0, START * self.vectors.shape[1] ** -0.5, generator=generator)
+        """Draw a start: hidden values of deviation ``hidden_start``, label vectors of length ``label_start``."""
+        self.vectors.normal_(0, hidden_start * mean_square**-0.5, generator=generator)
+        self.weight.normal_(0, label_start * self.vectors.shape[1] ** -0.5, generator=generator)
         self.weight[:, -1] = bias
 
     def embed(self, rows: Rows, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
@@ -186,10 +194,6 @@ PREDICTED_AT_ONCE = 1024
 
 LOGITS_AT_ONCE = 2**25
 """How many logits to hold at a time where those of all labels are needed."""
-
-
-START = 0.3
-"""Standard deviation of hidden values and logits at the start."""
 
 
 def is_sparse(matrix: Any) -> bool:

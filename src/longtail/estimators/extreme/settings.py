@@ -55,12 +55,17 @@ class NetworkSettings(NamedTuple):
     n_estimators: int
     hidden_start: float
     """Standard deviation of hidden values at the start."""
+    label_start: float
+    """Length of label vectors at the start."""
 
 
 def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
     """One wide network for many samples; for few of them, several narrow ones, which cost as much.
 
     With many features most are rare, and what the start gives to rare ones is noise that training does not remove.
+    With many labels their vectors had better start long: hidden values then learn to tell labels apart by directions
+    that are drawn, before the vectors of labels with few samples have moved. Where negatives are drawn, most vectors
+    move too seldom for that.
     """
     has_many = shape.num_samples >= MANY_SAMPLES
     is_rare = shape.is_sparse and shape.num_features >= MANY_FEATURES and model.uses_layerwise_rate
@@ -68,6 +73,7 @@ def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
         model.hidden_size or (1024 if has_many else 256),
         model.n_estimators or (1 if has_many or model.scale is not None else 4),
         0.03 if is_rare else 0.3,
+        2.0 if shape.num_labels >= MANY_LABELS and model.distribution is None else 0.3,
     )
 
 
@@ -90,6 +96,10 @@ def choose_settings(model: Any, shape: DataShape) -> TrainingSettings:
 
 MANY_SAMPLES = 10_000
 """From as many on, more hidden units gain, with more dropout; below it, small batches do."""
+
+
+MANY_LABELS = 2_000
+"""From as many on, more than hidden units."""
 
 
 MANY_FEATURES = 2_000
