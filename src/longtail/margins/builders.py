@@ -251,11 +251,10 @@ def threshold_equalized(prior: ClassPrior, threshold: float | None = None, keep:
     if not 0 < keep <= 1:
         raise ValueError(f"threshold_equalized: keep must be in (0, 1]. Got {keep}.")
     if threshold is None:
-        is_rare, limit = _find_rarest(prior, RARE_SHARE), float(prior.probs.min())
+        is_rare = _find_rarest(prior, RARE_SHARE)
     else:
-        limit = _finite(threshold, "threshold_equalized: threshold")
-        is_rare = prior.probs < limit
-    if limit > 0 and keep < 1 and prior.imbalance > 1 and not is_rare.any():
+        is_rare = prior.probs < _finite(threshold, "threshold_equalized: threshold")
+    if threshold != 0 and keep < 1 and prior.imbalance > 1 and not is_rare.any():
         warnings.warn(
             f"threshold_equalized: no class is rare, so this is cross-entropy; the rarest has a share of "
             f"{float(prior.probs.min()):g}. Set a threshold above that.",
