@@ -26,7 +26,7 @@ from longtail.estimators.extreme import losses as losses_module
 from longtail.estimators.extreme import network as network_module
 from longtail.estimators.extreme import training as training_module
 from longtail.estimators.extreme.objective import make_criterion
-from longtail.estimators.extreme.settings import DataShape, choose_network
+from longtail.estimators.extreme.settings import DataShape, choose_network, choose_settings
 
 
 def made(num_samples: int = 240, num_features: int = 30, num_labels: int = 12, seed: int = 0) -> tuple[Any, Any]:
@@ -424,6 +424,23 @@ def test_bad_features_and_calls_out_of_order() -> None:
         model.score(X[:1], np.array([12]))
     with pytest.raises(ValueError, match="n_iter_no_change needs samples to hold out and samples to train on"):
         quick(n_iter_no_change=1).fit(np.eye(2), np.array([[1, 1], [0, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "num_labels", "settings", "expected"),
+    [
+        (20_000, 1000, {}, 0.7),
+        (20_000, 4000, {}, 0.5),
+        (500, 1000, {}, 0.5),
+        (500, 4000, {}, 0.5),
+        (20_000, 4000, {"dropout": 0.0}, 0.0),
+    ],
+)
+def test_dropout_follows_the_shape(
+    num_samples: int, num_labels: int, settings: dict[str, Any], expected: float
+) -> None:
+    shape = DataShape(num_samples, 30, num_labels, is_sparse=True)
+    assert choose_settings(ExtremeClassifier(**settings), shape).dropout == expected
 
 
 @pytest.mark.parametrize(

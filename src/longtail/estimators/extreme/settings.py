@@ -86,12 +86,17 @@ def choose_settings(model: Any, shape: DataShape) -> TrainingSettings:
         learning_rate=model.learning_rate or 3e-3,
         feature_rate=FEATURE_RATE if model.uses_layerwise_rate else None,
         weight_decay=model.weight_decay,
-        dropout=(0.7 if has_many else 0.5) if model.dropout is None else model.dropout,
+        dropout=_choose_dropout(shape) if model.dropout is None else model.dropout,
         uses_bfloat16=bool(model.uses_bfloat16),
         n_iter_no_change=model.n_iter_no_change,
         verbose=model.verbose,
         device=model.device,
     )
+
+
+def _choose_dropout(shape: DataShape) -> float:
+    """More for the wide network of many samples, unless labels outnumber its units: these need all of h."""
+    return 0.7 if shape.num_samples >= MANY_SAMPLES and shape.num_labels < MANY_LABELS else 0.5
 
 
 MANY_SAMPLES = 10_000
