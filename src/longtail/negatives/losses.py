@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -41,14 +41,16 @@ class SampledLoss:
     the dtype of the logits (float32 under autocast). A negative with ``log w`` of minus infinity does not count.
     """
 
-    total: Callable[[Tensor, Tensor], Tensor]
+    total: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     """Negatives [N, m] and log w [N, m] -> [N], the sum over negatives or its logarithm."""
-    merge: Callable[[Tensor], Tensor]
+    merge: Callable[[Tensor], Tensor] = field(repr=False)
     """[R, N] totals of R parts of the negatives -> [N], the total of all of them."""
-    weigh: Callable[[Tensor, Tensor], Tensor]
+    weigh: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     """Totals [N] and logarithms [N] of a factor that all negatives of a total share -> [N] totals with it."""
-    finish: Callable[[Tensor, Tensor], Tensor]
+    finish: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     """Positives [N] and total [N] -> [N], the loss."""
+    name: str = ""
+    """What it is called where settings are shown."""
 
     def __call__(self, positive: Tensor, negative: Tensor, log_weights: Tensor) -> Tensor:
         """[N] losses."""
@@ -77,8 +79,8 @@ def _log_one_plus(positive: Tensor, total: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(total), total - positive)
 
 
-def _make_decoupled(pair: Callable[[Tensor, bool], Tensor]) -> SampledLoss:
-    return SampledLoss(partial(_weighted_sum, pair), _merge_sums, _multiply, partial(_plus_positive, pair))
+def _make_decoupled(pair: Callable[[Tensor, bool], Tensor], name: str) -> SampledLoss:
+    return SampledLoss(partial(_weighted_sum, pair), _merge_sums, _multiply, partial(_plus_positive, pair), name)
 
 
 def _weighted_sum(pair: Callable[[Tensor, bool], Tensor], negative: Tensor, log_weights: Tensor) -> Tensor:
@@ -109,19 +111,19 @@ def _contrastive(cosines: Tensor, is_positive: bool) -> Tensor:
     return (1 - cosines if is_positive else F.relu(cosines)).square()
 
 
-CROSS_ENTROPY = SampledLoss(_log_sum, _merge_log_sums, _add_logarithm, _log_one_plus)
+CROSS_ENTROPY = SampledLoss(_log_sum, _merge_log_sums, _add_logarithm, _log_one_plus, "CROSS_ENTROPY")
 """The parts of ``sampled_cross_entropy``."""
 
 
-LOGISTIC = _make_decoupled(_logistic)
+LOGISTIC = _make_decoupled(_logistic, "LOGISTIC")
 """The parts of ``sampled_logistic``."""
 
 
-HINGE = _make_decoupled(_hinge)
+HINGE = _make_decoupled(_hinge, "HINGE")
 """The parts of ``sampled_hinge``."""
 
 
-CONTRASTIVE = _make_decoupled(_contrastive)
+CONTRASTIVE = _make_decoupled(_contrastive, "CONTRASTIVE")
 """The parts of ``sampled_contrastive``."""
 
 

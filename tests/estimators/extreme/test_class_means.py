@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from longtail.estimators import ExtremeClassifier
 from longtail.margins import logit_adjusted
-from longtail.negatives import HINGE
+from longtail.negatives import HINGE, LOGISTIC
 
 WEIGHT = 6.0
 
@@ -115,6 +115,7 @@ def test_rare_labels_are_found_that_training_alone_misses() -> None:
         ({"emphasis": "tail"}, 6.0),
         ({"emphasis": "precision"}, 0.0),
         ({"margins": logit_adjusted}, 0.0),
+        ({"loss": LOGISTIC}, 3.0),
         ({"loss": HINGE}, 0.0),
         ({"scale": 8.0}, 0.0),
         ({"class_mean_weight": 2.0, "loss": HINGE}, 2.0),

@@ -112,7 +112,7 @@ def test_drawn_negatives_estimate_the_full_loss(excludes_other_labels: bool) -> 
     ):
         model = quick(**shared, **settings, num_negatives=11).fit(X, y)
         network = quick(**shared).fit(X, y).model_
-        criterion = make_criterion(model, model.label_prior_, model.classes_)
+        criterion = make_criterion(model, negatives.CROSS_ENTROPY, model.label_prior_, model.classes_)
         if isinstance(criterion, losses_module.DrawnNegatives):
             criterion.share(network)
             criterion.head.num_negatives = 4000
@@ -431,7 +431,7 @@ def test_bad_features_and_calls_out_of_order() -> None:
     [(500, {}, 0.5), (20_000, {}, 0.7), (40_000, {}, 0.5), (40_000, {"dropout": 0.0}, 0.0)],
 )
 def test_dropout_follows_the_number_of_samples(num_samples: int, settings: dict[str, Any], expected: float) -> None:
-    shape = DataShape(num_samples, 30, 10, is_sparse=True)
+    shape = DataShape(num_samples, num_samples, 30, 10, is_sparse=True)
     assert choose_settings(ExtremeClassifier(**settings), shape).dropout == expected
 
 
@@ -440,7 +440,7 @@ def test_dropout_follows_the_number_of_samples(num_samples: int, settings: dict[
     [(4000, {}, 2.0), (1000, {}, 0.3), (4000, {"distribution": negatives.WithinBatch}, 0.3)],
 )
 def test_vectors_of_many_labels_start_long(num_labels: int, settings: dict[str, Any], expected: float) -> None:
-    chosen = choose_network(ExtremeClassifier(**settings), DataShape(500, 30, num_labels, is_sparse=True))
+    chosen = choose_network(ExtremeClassifier(**settings), DataShape(500, 500, 30, num_labels, is_sparse=True))
     assert chosen.label_start == expected
     network = network_module.Network(30, num_labels, chosen.hidden_size, "relu", False)
     generator = torch.Generator().manual_seed(0)

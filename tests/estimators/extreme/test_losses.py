@@ -15,6 +15,8 @@ from longtail.estimators import ExtremeClassifier
 from longtail.estimators.extreme.data import LabelBatch
 from longtail.estimators.extreme.losses import DrawnNegatives, FullDecoupled
 from longtail.estimators.extreme.network import Network
+from longtail.estimators.extreme.objective import initial_bias, make_criterion
+from longtail.estimators.extreme.settings import MANY_SAMPLES, DataShape, choose_loss
 
 PHI = {
     "LOGISTIC": (lambda z: math.log1p(math.exp(-z)), lambda z: math.log1p(math.exp(z))),
@@ -117,3 +119,52 @@ def test_propensities_as_a_margin_and_as_weights_rank_alike_and_above_cross_entr
     for model in (by_margin, by_weight):
         logits = model.fit(X, y).decision_function(X[:1])[0]
         assert float(logits[1] - logits[0]) == pytest.approx(wanted, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "labels_each", "settings", "expected"),
+    [
+        (MANY_SAMPLES, 5, {}, negatives.LOGISTIC),
+        (MANY_SAMPLES, 5, {"emphasis": "precision"}, negatives.LOGISTIC),
+        (MANY_SAMPLES - 1, 5, {}, negatives.CROSS_ENTROPY),
+        (MANY_SAMPLES, 1, {}, negatives.CROSS_ENTROPY),
+        (MANY_SAMPLES, 5, {"margins": margins.propensity_adjusted}, negatives.CROSS_ENTROPY),
+        (MANY_SAMPLES, 5, {"distribution": negatives.WithinBatch}, negatives.CROSS_ENTROPY),
+        (MANY_SAMPLES, 5, {"scale": 8.0}, negatives.CROSS_ENTROPY),
+        (100, 1, {"loss": negatives.HINGE}, negatives.HINGE),
+    ],
+)
+def test_the_loss_follows_the_data_unless_it_is_given(
+    num_samples: int, labels_each: int, settings: dict[str, Any], expected: negatives.SampledLoss
+) -> None:
+    shape = DataShape(num_samples, labels_each * num_samples, 30, 10, is_sparse=True)
+    assert choose_loss(ExtremeClassifier(**settings), shape) is expected
+
+
+@pytest.mark.parametrize("builder", [margins.none, margins.logit_adjusted, margins.propensity_adjusted])
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_the_logistic_loss_starts_where_features_that_say_nothing_leave_it(builder: Any, is_sampled: bool) -> None:
+    """The gradient of the expected loss is 0 there, for every label."""
+    prior = ClassPrior.from_counts([50, 20, 5, 1])
+    drawn = {"distribution": lambda p: negatives.uniform(p.num_classes), "num_negatives": 3} if is_sampled else {}
+    model = ExtremeClassifier(margins=builder, **drawn)
+    criterion = make_criterion(model, negatives.LOGISTIC, prior, np.arange(4))
+    start = initial_bias(prior, criterion).double().requires_grad_()
+    implied = criterion.implied_margins(prior).dense()
+    # Labels are drawn by the prior; that of a sample counts as its own negative too, as 4 labels are few.
+    positive = (prior.probs * torch.nn.functional.softplus(-start)).sum()
+    negative = (prior.probs @ implied.exp() * torch.nn.functional.softplus(start)).sum()
+    (positive + negative).backward()
+    assert start.grad is not None
+    assert float(start.grad.abs().max()) < 1e-6
+
+
+def test_sets_from_losses_of_each_label_have_the_sizes_of_true_ones() -> None:
+    """A logit is what its label has to be judged by: a softmax tells which of the labels, and not how many."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((1500, 30)) < 0.1).astype(np.float32)
+    y = X > 0
+    model = ExtremeClassifier(loss=negatives.LOGISTIC, epochs=20, dropout=0.0, random_state=0).fit(X[:1000], y[:1000])
+    predicted, truth = model.predict(X[1000:]).toarray() > 0, y[1000:]
+    assert (predicted == truth).mean() > 0.99
+    assert np.abs(model.predict_proba(X[1000:]).sum(axis=1) - truth.sum(axis=1)).mean() < 0.1

@@ -212,7 +212,7 @@ def test_vectors_give_the_logits_and_an_index_the_ranking() -> None:
         ({"emphasis": "recall"}, "emphasis must be 'precision' or 'balanced' or 'tail' or a finite number"),
         ({"emphasis": -1}, "emphasis must be 'precision'"),
         ({"n_estimators": 2, "scale": 1.0}, "n_estimators must be 1 where scale"),
-        ({"loss": "hinge"}, "loss must be a SampledLoss. Got 'hinge'"),
+        ({"loss": "hinge"}, "loss must be a SampledLoss or None. Got 'hinge'"),
         ({"scale": 0}, "scale must be a finite number above 0 or None"),
     ],
 )

@@ -50,6 +50,7 @@ from longtail.estimators.extreme.settings import (
     DataShape,
     NetworkSettings,
     choose_class_mean_weight,
+    choose_loss,
     choose_network,
     choose_settings,
     tau_of,
@@ -80,15 +81,17 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     Formula:
         f[y] = <w[y], h> + b[y] + <a[y], x> (the last term by ``skip_connection``), h = V x + c or relu(V x + c);
         loss = mean over samples and their labels y of
-        alpha[y] log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])), or the same with drawn negatives
+        alpha[y] log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])), or
+        alpha[y] (phi(f[y]) + sum_{y' != y} exp(Delta[y, y']) psi(f[y'])), as ``loss`` says; or with drawn negatives
 
     Args:
         emphasis: what counts: "precision", "balanced" or "tail", which are 0, 0.2 and 0.5 as the tau of
             ``longtail.margins.logit_adjusted``; or tau itself. ``margins`` takes its place.
         class_mean_weight: how much rare labels lean on the mean of their samples: after training, the logit of a
             label of n samples gets class_mean_weight * 5 / (5 + n) times the share of h's distance from the mean of
-            all samples that points toward the mean of the label's. None: 6, and 0 where precision is emphasized,
-            where ``margins``, ``weighting`` or ``loss`` ask for another objective, or ``scale`` is given.
+            all samples that points toward the mean of the label's. None: 6 with ``CROSS_ENTROPY``, 3 with
+            ``LOGISTIC``, and 0 with other losses, where precision is emphasized, where ``margins`` or ``weighting``
+            ask for another objective, or ``scale`` is given.
             ``partial_fit`` has no class means.
         hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
         activation: "relu", or "identity" as in the paper: what h goes through.
@@ -101,7 +104,9 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         n_estimators: networks to train, from different starts. Their logits are averaged, in one network that is as
             many times as wide.
         loss: ``longtail.negatives.CROSS_ENTROPY``, or one that scores each label by itself, ``LOGISTIC``, ``HINGE``
-            or ``CONTRASTIVE``: over all labels, or over drawn negatives.
+            or ``CONTRASTIVE``: over all labels, or over drawn negatives. None: ``LOGISTIC`` for 10,000 samples or
+            more that have several labels each, and ``CROSS_ENTROPY`` for others, in ``partial_fit``, and where
+            ``margins``, ``distribution`` or ``scale`` are given.
         scale: None: logits are inner products; a number: that many times the cosine. ``CONTRASTIVE`` takes 1.
         margins: a function from the ``ClassPrior`` to ``Margins``, such as ``longtail.margins.logit_adjusted``; None
             is the one of ``emphasis``.
@@ -195,7 +200,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         uses_tfidf: bool | None = None,
         normalizes_rows: bool | None = None,
         n_estimators: int | None = None,
-        loss: SampledLoss = CROSS_ENTROPY,
+        loss: SampledLoss | None = None,
         scale: float | None = None,
         margins: Callable[[ClassPrior], Margins] | None = None,
         class_weights: Any = None,
@@ -278,10 +283,11 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         chosen, held_out = split_samples(labels.rows, share, generators.order)
         weights = check_sample_weight(sample_weight, features.shape[0])
         samples = Samples(scaled, labels.rows, chosen, weights)
-        shape = DataShape(len(chosen), features.shape[1], self.n_labels_, is_sparse(features))
-        self._train(samples, Samples(scaled, labels.rows, held_out), shape, mean_square(scaled), generators)
+        num_pairs = int(np.diff(labels.rows.indptr)[chosen].sum())
+        shape = DataShape(len(chosen), num_pairs, features.shape[1], self.n_labels_, is_sparse(features))
+        held = Samples(scaled, labels.rows, held_out)
+        criterion = self._train(samples, held, shape, mean_square(scaled), generators)
         looked_at = held_out if len(held_out) else generators.order_of(chosen)
-        criterion = make_criterion(self, self.label_prior_, self.classes_)
         self._finish(criterion, scaled[looked_at], labels.rows[looked_at], labels.is_single)
         return self
 
@@ -308,7 +314,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         if is_first:
             self.scaling_ = choose_scaling(self, are_counts(features), count_rows(features), features)
         scaled = self.scaling_.apply(features)
-        criterion = make_criterion(self, self.label_prior_, self.classes_)
+        criterion = make_criterion(self, self.loss or CROSS_ENTROPY, self.label_prior_, self.classes_)
         if is_first:
             self._begin(scaled, criterion)
         weights = check_sample_weight(sample_weight, features.shape[0])
@@ -366,8 +372,9 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         """[N, K] probabilities of labels, whatever the emphasis; None: of all.
 
         Where ``y`` had one label per sample they are a softmax. Where samples have any number, each is the chance
-        that the label is one of the sample's: a sigmoid of the softmax, fitted on the samples that
-        ``n_iter_no_change`` holds out, else on training samples, and then somewhat too sure.
+        that the label is one of the sample's: a sigmoid of the logit, or of the softmax with ``CROSS_ENTROPY``,
+        fitted on the samples that ``n_iter_no_change`` holds out, else on training samples, and then somewhat too
+        sure.
 
         Args:
             X: [N, D] features.
@@ -460,10 +467,9 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         source = StreamedSamples(stream, self.scaling_, num_trained, num_held_out, self.buffer_size)
         held_out = Samples(scaled, first.labels, np.arange(num_held_out))
         square = 1.0 if self.scaling_.normalizes_rows else found.square
-        self._train(
-            source, held_out, DataShape(num_trained, self.n_features_in_, self.n_labels_, True), square, generators
-        )
-        criterion = make_criterion(self, self.label_prior_, self.classes_)
+        num_pairs = round(int(found.label_counts.sum()) * num_trained / found.num_labeled)
+        shape = DataShape(num_trained, num_pairs, self.n_features_in_, self.n_labels_, True)
+        criterion = self._train(source, held_out, shape, square, generators)
         self._finish(criterion, scaled, first.labels, False)
         return self
 
@@ -473,7 +479,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     def _finish(self, criterion: Criterion, features: Any, labels: Any, is_single: bool) -> None:
         """What predictions need beside the network, from some samples."""
         self.shift_ = criterion.implied_margins(self.label_prior_).negative.float()
-        self.calibration_ = calibrate(self.model_, features, labels, self.shift_, is_single)
+        is_decoupled = criterion.loss is not CROSS_ENTROPY
+        self.calibration_ = calibrate(self.model_, features, labels, self.shift_, is_single, is_decoupled)
         self.correction_ = describe_correction(self, self.label_prior_, criterion)
 
     def _make_generators(self) -> Generators:
@@ -482,10 +489,12 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _train(
         self, source: Source, held_out: Samples, shape: DataShape, mean_square: float, generators: Generators
-    ) -> None:
-        settings, criterion = choose_settings(self, shape), make_criterion(self, self.label_prior_, self.classes_)
-        chosen, class_mean_weight = choose_network(self, shape), choose_class_mean_weight(self)
-        self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
+    ) -> Criterion:
+        """Train the networks and join them; gives what they were trained with."""
+        settings, chosen, loss = choose_settings(self, shape), choose_network(self, shape), choose_loss(self, shape)
+        criterion = make_criterion(self, loss, self.label_prior_, self.classes_)
+        class_mean_weight = choose_class_mean_weight(self, loss)
+        self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis), "loss": loss}
         self.settings_["class_mean_weight"] = class_mean_weight
         networks, self.history_ = [], []
         for _ in range(chosen.n_estimators):
@@ -496,10 +505,11 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.model_ = join_networks(networks)
         if class_mean_weight:
             add_class_means(self.model_, source, class_mean_weight, settings)
+        return criterion
 
     def _begin(self, features: Any, criterion: Criterion) -> None:
         """A network that ``partial_fit`` trains, as for many samples: more may come."""
-        shape = DataShape(MANY_SAMPLES, features.shape[1], self.n_labels_, is_sparse(features))
+        shape = DataShape(MANY_SAMPLES, MANY_SAMPLES, features.shape[1], self.n_labels_, is_sparse(features))
         chosen, settings = choose_network(self, shape), choose_settings(self, shape)
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
         self.generators_, self.history_ = self._make_generators(), []

@@ -102,9 +102,9 @@ def build_model(saved: SavedModel, activation: str, skip_connection: bool, scale
     _check_state(state, set(network.state_dict()), (saved.num_features, num_labels, len(state["offset"])))
     for name, value in state.items():
         setattr(network, name, nn.Parameter(value))
-    slope, offset, is_single = saved.facts["calibration"]
+    slope, offset, is_single, is_decoupled = saved.facts["calibration"]
     scaling = FeatureScaling(None if idf is None else idf.numpy(), bool(saved.facts["normalizes_rows"]))
-    calibration = Calibration(float(slope), float(offset), bool(is_single))
+    calibration = Calibration(float(slope), float(offset), bool(is_single), bool(is_decoupled))
     names = _read_names(saved.facts["names"], num_labels)
     record = {**saved.facts["correction"], "counts": saved.label_prior.counts}
     return LoadedModel(network, scaling, calibration, shift, names, Correction.from_json(record))

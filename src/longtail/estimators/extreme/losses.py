@@ -12,7 +12,7 @@ from longtail.losses.pick_all import multilabel_margin_cross_entropy
 from longtail.margins import Margins, none
 from longtail.negatives.distributions import LabelDistribution, WithinBatch
 from longtail.negatives.head import SampledLinear
-from longtail.negatives.losses import SampledLoss
+from longtail.negatives.losses import CROSS_ENTROPY, SampledLoss
 from longtail.negatives.weightings import implied_margins
 from longtail.prior import ClassPrior
 
@@ -21,6 +21,8 @@ __all__ = ["Criterion", "DrawnNegatives", "FullDecoupled", "FullSoftmax"]
 
 class FullSoftmax:
     """The margin loss over all labels, or all but the sample's others, for every label of every sample."""
+
+    loss = CROSS_ENTROPY
 
     def __init__(self, margins: Margins, class_weights: Tensor | None, excludes_other_labels: bool) -> None:
         self.margins, self.class_weights = margins, class_weights
@@ -81,7 +83,7 @@ class DrawnNegatives:
     """The loss over drawn negatives, on the network's own label vectors."""
 
     def __init__(self, head: SampledLinear, class_weights: Tensor | None) -> None:
-        self.head, self.class_weights = head, class_weights
+        self.head, self.class_weights, self.loss = head, class_weights, head.loss
 
     def share(self, network: Network) -> None:
         """Train the network's label vectors."""

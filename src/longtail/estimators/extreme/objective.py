@@ -19,23 +19,23 @@ from longtail.estimators.extreme.losses import Criterion, DrawnNegatives, FullDe
 from longtail.estimators.extreme.settings import tau_of
 from longtail.margins import logit_adjusted
 from longtail.negatives.head import SampledLinear
-from longtail.negatives.losses import CROSS_ENTROPY
+from longtail.negatives.losses import CROSS_ENTROPY, LOGISTIC, SampledLoss
 from longtail.negatives.weightings import targeting
 from longtail.prior import ClassPrior
 
 __all__ = ["describe_correction", "initial_bias", "make_criterion"]
 
 
-def make_criterion(model: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Criterion:
-    """What the parameters of an estimator ask for, with labels of these names and counts."""
+def make_criterion(model: Any, loss: SampledLoss, prior: ClassPrior, names: npt.NDArray[Any]) -> Criterion:
+    """What the parameters of an estimator ask for, with this loss and labels of these names and counts."""
     builder = partial(logit_adjusted, tau=tau_of(model.emphasis)) if model.margins is None else model.margins
     margins, class_weights = builder(prior), _read_class_weights(model.class_weights, prior, names)
     class_weights = None if class_weights is None else class_weights.to(model.device)
     if model.distribution is None:
         margins = margins.to(model.device, torch.float32)
-        if model.loss is CROSS_ENTROPY:
+        if loss is CROSS_ENTROPY:
             return FullSoftmax(margins, class_weights, model.excludes_other_labels)
-        return FullDecoupled(model.loss, margins, class_weights, model.excludes_other_labels)
+        return FullDecoupled(loss, margins, class_weights, model.excludes_other_labels)
     weighting = targeting(margins) if model.weighting is None else model.weighting
     with torch.random.fork_rng(devices=[]):  # the network has vectors of its own
         head = SampledLinear(
@@ -44,7 +44,7 @@ def make_criterion(model: Any, prior: ClassPrior, names: npt.NDArray[Any]) -> Cr
             model.distribution(prior),
             weighting,
             model.num_negatives,
-            loss=model.loss,
+            loss=loss,
             scale=model.scale,
             excludes_other_labels=model.excludes_other_labels,
         )
@@ -65,8 +65,14 @@ def describe_correction(model: Any, prior: ClassPrior, criterion: Criterion) -> 
 
 
 def initial_bias(prior: ClassPrior, criterion: Criterion) -> Tensor:
-    """[C] the best logits for a sample about which nothing is known."""
-    known = prior.log_probs - criterion.implied_margins(prior).negative
+    """[C] the best logits for a sample about which nothing is known.
+
+    Differences are all that matters to a softmax; the logistic loss asks for log odds themselves.
+    """
+    implied = criterion.implied_margins(prior)
+    known = prior.log_probs - implied.negative
+    if criterion.loss is LOGISTIC:
+        return known - torch.logsumexp(prior.log_probs + implied.positive, dim=0)
     return known - known.mean()
 
 

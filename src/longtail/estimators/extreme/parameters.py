@@ -31,7 +31,7 @@ CONSTRAINTS: Constraints = {
     "uses_tfidf": (FLAG, NOTHING),
     "normalizes_rows": (FLAG, NOTHING),
     "n_estimators": (WHOLE, NOTHING),
-    "loss": (Constraint("a SampledLoss", lambda value: isinstance(value, SampledLoss)),),
+    "loss": (Constraint("a SampledLoss", lambda value: isinstance(value, SampledLoss)), NOTHING),
     "scale": (number(0, excludes_low=True), NOTHING),
     "margins": (FUNCTION, NOTHING),
     "class_weights": (ANYTHING,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from longtail.estimators.extreme.training import TrainingSettings
-from longtail.negatives.losses import CROSS_ENTROPY
+from longtail.negatives.losses import CROSS_ENTROPY, LOGISTIC, SampledLoss
 
 __all__ = [
     "EMPHASES",
@@ -13,6 +13,7 @@ __all__ = [
     "DataShape",
     "NetworkSettings",
     "choose_class_mean_weight",
+    "choose_loss",
     "choose_network",
     "choose_settings",
     "tau_of",
@@ -27,6 +28,8 @@ class DataShape(NamedTuple):
 
     num_samples: int
     """Samples to train on, those that have labels."""
+    num_pairs: int
+    """Labels of all these samples together."""
     num_features: int
     num_labels: int
     is_sparse: bool
@@ -37,15 +40,30 @@ def tau_of(emphasis: str | float) -> float:
     return EMPHASES[emphasis] if isinstance(emphasis, str) else float(emphasis)
 
 
-def choose_class_mean_weight(model: Any) -> float:
-    """How much rare labels lean on class means: not at all where precision or an objective of one's own is asked for.
+def choose_loss(model: Any, shape: DataShape) -> SampledLoss:
+    """The logistic loss for many samples of several labels; else, or with an objective of one's own, the softmax.
 
-    The number is for logits of a softmax.
+    A softmax compares a label with the others of the same sample. With few samples that helps; with many, scoring
+    each label by itself gains precision, and sets of labels that fit better.
     """
+    if model.loss is not None:
+        return model.loss  # type: ignore[no-any-return]
+    has_many = shape.num_samples >= MANY_SAMPLES and shape.num_pairs >= SEVERAL_LABELS * shape.num_samples
+    return LOGISTIC if has_many and _is_open(model) and model.distribution is None else CROSS_ENTROPY
+
+
+def choose_class_mean_weight(model: Any, loss: SampledLoss) -> float:
+    """How much rare labels lean on class means: not at all where precision or another objective is asked for."""
     if model.class_mean_weight is not None:
         return float(model.class_mean_weight)
-    is_chosen = model.margins is None and model.weighting is None and tau_of(model.emphasis) > 0
-    return CLASS_MEAN_WEIGHT if is_chosen and model.loss is CROSS_ENTROPY and model.scale is None else 0.0
+    if not _is_open(model) or tau_of(model.emphasis) == 0:
+        return 0.0
+    return CLASS_MEAN_WEIGHTS.get(loss, 0.0)
+
+
+def _is_open(model: Any) -> bool:
+    """Whether nothing asks for another objective than the one of ``emphasis``."""
+    return model.margins is None and model.weighting is None and model.scale is None
 
 
 class NetworkSettings(NamedTuple):
@@ -60,7 +78,7 @@ class NetworkSettings(NamedTuple):
 
 
 def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
-    """One wide network for many samples; for few of them, several narrow ones, which cost as much.
+    """One wide network for many samples, two from 30,000 on; for few of them several narrow ones.
 
     With many features most are rare, and what the start gives to rare ones is noise that training does not remove.
     With many labels their vectors had better start long: hidden values then learn to tell labels apart by directions
@@ -71,7 +89,7 @@ def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
     is_rare = shape.is_sparse and shape.num_features >= MANY_FEATURES and model.uses_layerwise_rate
     return NetworkSettings(
         model.hidden_size or (1024 if has_many else 256),
-        model.n_estimators or (1 if has_many or model.scale is not None else 4),
+        model.n_estimators or _choose_number(model, shape),
         0.03 if is_rare else 0.3,
         2.0 if shape.num_labels >= MANY_LABELS and model.distribution is None else 0.3,
     )
@@ -81,9 +99,9 @@ def choose_settings(model: Any, shape: DataShape) -> TrainingSettings:
     """The training settings of an estimator, with what is None in them chosen."""
     has_many = shape.num_samples >= MANY_SAMPLES
     return TrainingSettings(
-        epochs=model.epochs or (15 if has_many else 10),
+        epochs=model.epochs or (20 if _is_large(shape) else 15 if has_many else 10),
         batch_size=model.batch_size or (256 if has_many else min(64, max(8, shape.num_samples // 32))),
-        learning_rate=model.learning_rate or 3e-3,
+        learning_rate=model.learning_rate or (2e-3 if _is_large(shape) else 3e-3),
         feature_rate=FEATURE_RATE if model.uses_layerwise_rate else None,
         weight_decay=model.weight_decay,
         dropout=_choose_dropout(shape) if model.dropout is None else model.dropout,
@@ -92,6 +110,18 @@ def choose_settings(model: Any, shape: DataShape) -> TrainingSettings:
         verbose=model.verbose,
         device=model.device,
     )
+
+
+def _choose_number(model: Any, shape: DataShape) -> int:
+    """How many networks; cosines can't be averaged in one network."""
+    if model.scale is not None:
+        return 1
+    return 2 if _is_large(shape) else 1 if shape.num_samples >= MANY_SAMPLES else 4
+
+
+def _is_large(shape: DataShape) -> bool:
+    """Whether longer training and two networks gain, and samples are not so many that this takes hours."""
+    return VERY_MANY_SAMPLES <= shape.num_samples < AMPLE_SAMPLES
 
 
 def _choose_dropout(shape: DataShape) -> float:
@@ -107,6 +137,10 @@ VERY_MANY_SAMPLES = 30_000
 """From as many on, more dropout loses: EURLEX57K with 45,000 wants less, the sets with 13,000 to 22,000 do not."""
 
 
+AMPLE_SAMPLES = 300_000
+"""From as many on, one network with fewer epochs sees as much."""
+
+
 MANY_LABELS = 2_000
 """From as many on, more than hidden units."""
 
@@ -119,5 +153,9 @@ FEATURE_RATE = 3.0
 """How many times as fast vectors of sparse features learn as the rest."""
 
 
-CLASS_MEAN_WEIGHT = 6.0
+SEVERAL_LABELS = 1.5
+"""Labels per sample from which on samples have several."""
+
+
+CLASS_MEAN_WEIGHTS = {CROSS_ENTROPY: 6.0, LOGISTIC: 3.0}
 """How much rare labels lean on class means: on samples held out it cost at most 0.1 points of P@1."""
