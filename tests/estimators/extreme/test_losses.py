@@ -16,7 +16,7 @@ from longtail.estimators.extreme.data import LabelBatch
 from longtail.estimators.extreme.losses import DrawnNegatives, FullDecoupled
 from longtail.estimators.extreme.network import Network
 from longtail.estimators.extreme.objective import initial_bias, make_criterion
-from longtail.estimators.extreme.settings import MANY_SAMPLES, DataShape, choose_loss
+from longtail.estimators.extreme.settings import VERY_MANY_SAMPLES, DataShape, choose_loss
 
 PHI = {
     "LOGISTIC": (lambda z: math.log1p(math.exp(-z)), lambda z: math.log1p(math.exp(z))),
@@ -124,13 +124,13 @@ def test_propensities_as_a_margin_and_as_weights_rank_alike_and_above_cross_entr
 @pytest.mark.parametrize(
     ("num_samples", "labels_each", "settings", "expected"),
     [
-        (MANY_SAMPLES, 5, {}, negatives.LOGISTIC),
-        (MANY_SAMPLES, 5, {"emphasis": "precision"}, negatives.LOGISTIC),
-        (MANY_SAMPLES - 1, 5, {}, negatives.CROSS_ENTROPY),
-        (MANY_SAMPLES, 1, {}, negatives.CROSS_ENTROPY),
-        (MANY_SAMPLES, 5, {"margins": margins.propensity_adjusted}, negatives.CROSS_ENTROPY),
-        (MANY_SAMPLES, 5, {"distribution": negatives.WithinBatch}, negatives.CROSS_ENTROPY),
-        (MANY_SAMPLES, 5, {"scale": 8.0}, negatives.CROSS_ENTROPY),
+        (VERY_MANY_SAMPLES, 5, {}, negatives.LOGISTIC),
+        (VERY_MANY_SAMPLES, 5, {"emphasis": "precision"}, negatives.LOGISTIC),
+        (VERY_MANY_SAMPLES - 1, 5, {}, negatives.CROSS_ENTROPY),
+        (VERY_MANY_SAMPLES, 1, {}, negatives.CROSS_ENTROPY),
+        (VERY_MANY_SAMPLES, 5, {"margins": margins.propensity_adjusted}, negatives.CROSS_ENTROPY),
+        (VERY_MANY_SAMPLES, 5, {"distribution": negatives.WithinBatch}, negatives.CROSS_ENTROPY),
+        (VERY_MANY_SAMPLES, 5, {"scale": 8.0}, negatives.CROSS_ENTROPY),
         (100, 1, {"loss": negatives.HINGE}, negatives.HINGE),
     ],
 )

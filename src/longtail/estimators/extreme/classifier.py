@@ -104,7 +104,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         n_estimators: networks to train, from different starts. Their logits are averaged, in one network that is as
             many times as wide.
         loss: ``longtail.negatives.CROSS_ENTROPY``, or one that scores each label by itself, ``LOGISTIC``, ``HINGE``
-            or ``CONTRASTIVE``: over all labels, or over drawn negatives. None: ``LOGISTIC`` for 10,000 samples or
+            or ``CONTRASTIVE``: over all labels, or over drawn negatives. None: ``LOGISTIC`` for 30,000 samples or
             more that have several labels each, and ``CROSS_ENTROPY`` for others, in ``partial_fit``, and where
             ``margins``, ``distribution`` or ``scale`` are given.
         scale: None: logits are inner products; a number: that many times the cosine. ``CONTRASTIVE`` takes 1.
