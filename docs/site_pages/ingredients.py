@@ -11,6 +11,7 @@ from site_pages.markdown import fenced, table
 from site_pages.rows import Row, group_rows, read_rows
 
 SETS = ("cifar10_lt", "cifar100_lt")
+TITLES = ("CIFAR-10-LT", "CIFAR-100-LT")
 KINDS = {"strong": "one network", "experts": "three experts"}
 """Recipes are SET_KIND."""
 FULL_LENGTH = 100
@@ -52,21 +53,19 @@ def published_table(folder: Path) -> str:
         [f"{one.name} ({one.reference})", one.kind, one.epochs, *(_show_number(value) for value in one.accuracies)]
         for one in PUBLISHED
     ]
-    return table(["", "kind", "epochs", "CIFAR-10-LT", "CIFAR-100-LT"], ours + others)
+    return table(["", "kind", "epochs", *TITLES], ours + others)
 
 
 def strong_sentence(folder: Path) -> str:
     """What the recipes reach, for the README."""
     found = [_read_recipe(folder / f"{name}_strong.csv").get(FULL_LENGTH, []) for name in SETS]
     reached = " and ".join(f"{_show(_accuracy(rows))} %" for rows in found if rows)
-    titles = " and ".join(name for name, rows in zip(("CIFAR-10-LT", "CIFAR-100-LT"), found, strict=True) if rows)
-    experts = _read_recipe(folder / "cifar100_lt_experts.csv")
-    length = max(experts, default=0)
-    more = (
-        f" Three experts reach {_show(_accuracy(experts[length]))} % on CIFAR-100-LT in {length} epochs."
-        if length
-        else ""
-    )
+    titles = " and ".join(name for name, rows in zip(TITLES, found, strict=True) if rows)
+    experts = [_read_recipe(folder / f"{name}_experts.csv") for name in SETS]
+    longest = {title: max(rows.items()) for title, rows in zip(TITLES, experts, strict=True) if rows}
+    parts = [f"{_show(_accuracy(rows))} % on {title}" for title, (_, rows) in longest.items()]
+    length = max((length for length, _ in longest.values()), default=0)
+    more = f" Three experts reach {' and '.join(parts)} in {length} epochs." if parts else ""
     return (
         "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and "
         f"{FULL_LENGTH} epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last "

@@ -13,8 +13,10 @@ from scipy.sparse import csr_array
 
 from longtail import margins
 from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme import settings as settings_module
 from longtail.estimators.extreme import streams
 from longtail.estimators.extreme.features import FeatureScaling
+from longtail.negatives import LOGISTIC
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "dropout": 0.0, "batch_size": 16, "random_state": 0}
 
@@ -123,6 +125,18 @@ def test_fit_from_a_file_learns_what_fit_from_arrays_learns(path: Path) -> None:
     stopped = ExtremeClassifier(**settings | {"epochs": 30}, n_iter_no_change=2).fit(path)
     assert "validation_precision" in stopped.history_[0]
     assert len(stopped.history_) < 30
+
+
+def test_a_file_and_arrays_of_very_many_samples_have_the_same_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "VERY_MANY_SAMPLES", 100)
+    X, y = made()
+    for data in ((path,), (X, y)):
+        model = ExtremeClassifier(hidden_size=8, epochs=1, random_state=0).fit(*data)
+        assert model.settings_["loss"] is LOGISTIC
+        assert model.settings_["n_estimators"] == 2
+        assert model.calibration_.is_decoupled
 
 
 def test_partial_fit_goes_on() -> None:
