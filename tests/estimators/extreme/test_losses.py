@@ -151,7 +151,7 @@ def test_the_logistic_loss_starts_where_features_that_say_nothing_leave_it(build
     criterion = make_criterion(model, negatives.LOGISTIC, prior, np.arange(4))
     start = initial_bias(prior, criterion).double().requires_grad_()
     implied = criterion.implied_margins(prior).dense()
-    # Labels are drawn by the prior; that of a sample counts as its own negative too, as 4 labels are few.
+    # As at the start, where nothing tells labels apart, a sample's own label counts as a negative too.
     positive = (prior.probs * torch.nn.functional.softplus(-start)).sum()
     negative = (prior.probs @ implied.exp() * torch.nn.functional.softplus(start)).sum()
     (positive + negative).backward()

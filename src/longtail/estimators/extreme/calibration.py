@@ -45,9 +45,9 @@ def calibrate(
     network: Network, features: Any, labels: Any, shift: Tensor, is_single: bool, is_decoupled: bool
 ) -> Calibration:
     """Fit slope and offset on samples [N, D] with CSR labels, of which the first some are looked at."""
-    start_from = Calibration(1.0, 0.0, is_single, is_decoupled)
+    unfitted = Calibration(1.0, 0.0, is_single, is_decoupled)
     if is_single or features.shape[0] == 0:
-        return start_from
+        return unfitted
     scores, hits, start = [], [], 0
     size = min(LOOKED_AT, max(32, LOOKED_AT_LOGITS // len(shift)))
     for part in compute_scores(network, features[:size], shift, has_shares=not is_decoupled):
@@ -58,9 +58,9 @@ def calibrate(
         start += len(part)
     is_hit = np.concatenate(hits)
     if is_hit.all() or not is_hit.any():
-        return start_from
+        return unfitted
     fitted = LogisticRegression(C=1e4).fit(np.concatenate(scores)[:, None], is_hit)
-    return start_from._replace(slope=float(fitted.coef_[0, 0]), offset=float(fitted.intercept_[0]))
+    return unfitted._replace(slope=float(fitted.coef_[0, 0]), offset=float(fitted.intercept_[0]))
 
 
 def compute_probabilities(

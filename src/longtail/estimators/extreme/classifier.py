@@ -285,8 +285,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         samples = Samples(scaled, labels.rows, chosen, weights)
         num_pairs = int(np.diff(labels.rows.indptr)[chosen].sum())
         shape = DataShape(len(chosen), num_pairs, features.shape[1], self.n_labels_, is_sparse(features))
-        held = Samples(scaled, labels.rows, held_out)
-        criterion = self._train(samples, held, shape, mean_square(scaled), generators)
+        unseen = Samples(scaled, labels.rows, held_out)
+        criterion = self._train(samples, unseen, shape, mean_square(scaled), generators)
         looked_at = held_out if len(held_out) else generators.order_of(chosen)
         self._finish(criterion, scaled[looked_at], labels.rows[looked_at], labels.is_single)
         return self

@@ -49,8 +49,8 @@ def choose_loss(model: Any, shape: DataShape) -> SampledLoss:
     if model.loss is not None:
         return model.loss  # type: ignore[no-any-return]
     has_several = shape.num_pairs >= SEVERAL_LABELS * shape.num_samples
-    is_fit = has_several and shape.num_samples >= VERY_MANY_SAMPLES
-    return LOGISTIC if is_fit and _is_open(model) and model.distribution is None else CROSS_ENTROPY
+    is_large = has_several and shape.num_samples >= VERY_MANY_SAMPLES
+    return LOGISTIC if is_large and _is_open(model) and model.distribution is None else CROSS_ENTROPY
 
 
 def choose_class_mean_weight(model: Any, loss: SampledLoss) -> float:
@@ -140,7 +140,7 @@ them, the sets with 13,000 to 22,000 do not."""
 
 
 AMPLE_SAMPLES = 300_000
-"""From as many on, one network with fewer epochs sees as much."""
+"""From as many on, one network with fewer epochs, so that training does not take hours. Its price was not measured."""
 
 
 MANY_LABELS = 2_000
