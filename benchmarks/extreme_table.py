@@ -1,6 +1,6 @@
 """Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on eight data sets.
 
-    python benchmarks/extreme_table.py own --data FOLDER                 # about two hours of one core, mostly EURLEX57K
+    python benchmarks/extreme_table.py own --data FOLDER                 # about two hours of a core, mostly EURLEX57K
     python benchmarks/extreme_table.py peers --data FOLDER --peers-python /path/to/python    # as long
 
 ``--sets delicious rcv1`` runs some of them; ``extreme_sets.py`` says what they are. ``--held-out`` measures on a

@@ -140,7 +140,7 @@ them, the sets with 13,000 to 22,000 do not."""
 
 
 AMPLE_SAMPLES = 300_000
-"""From as many on, one network with fewer epochs, so that training does not take hours. Its price was not measured."""
+"""From as many on, one network with fewer epochs, so that training is not hours. Its price was not measured."""
 
 
 MANY_LABELS = 2_000
