@@ -79,7 +79,7 @@ class NetworkSettings(NamedTuple):
 
 
 def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
-    """One wide network for many samples, two from 30,000 on; for few of them several narrow ones.
+    """Two wide networks for many samples, one for very many; for few of them several narrow ones.
 
     With many features most are rare, and what the start gives to rare ones is noise that training does not remove.
     With many labels their vectors had better start long: hidden values then learn to tell labels apart by directions
@@ -117,11 +117,13 @@ def _choose_number(model: Any, shape: DataShape) -> int:
     """How many networks; cosines can't be averaged in one network."""
     if model.scale is not None:
         return 1
-    return 2 if _is_large(shape) else 1 if shape.num_samples >= MANY_SAMPLES else 4
+    if shape.num_samples >= AMPLE_SAMPLES:
+        return 1
+    return 2 if shape.num_samples >= MANY_SAMPLES else 4
 
 
 def _is_large(shape: DataShape) -> bool:
-    """Whether longer training and two networks gain, and samples are not so many that this takes hours."""
+    """Whether longer training gains, and samples are not so many that it takes hours."""
     return VERY_MANY_SAMPLES <= shape.num_samples < AMPLE_SAMPLES
 
 
