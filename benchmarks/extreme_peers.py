@@ -110,6 +110,7 @@ def main() -> None:
     folder, name, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     features, truth, test = (csr_matrix(load_npz(folder / f"{part}.npz")) for part in ("X", "Y", "test"))
     for matrix in (features, truth, test):
+        matrix.sort_indices()  # as PECOS wants them
         matrix.indices, matrix.indptr = (part.astype(np.int32) for part in (matrix.indices, matrix.indptr))
     if name.startswith("napkinXC"):
         run = napkinxc_run(name, folder, features, truth, test, threads)

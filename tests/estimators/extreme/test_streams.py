@@ -16,6 +16,7 @@ from longtail.estimators import ExtremeClassifier
 from longtail.estimators.extreme import settings as settings_module
 from longtail.estimators.extreme import streams
 from longtail.estimators.extreme.features import FeatureScaling
+from longtail.estimators.extreme.training import Trainer
 from longtail.negatives import LOGISTIC
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "dropout": 0.0, "batch_size": 16, "random_state": 0}
@@ -130,6 +131,7 @@ def test_fit_from_a_file_learns_what_fit_from_arrays_learns(path: Path) -> None:
 def test_a_file_and_arrays_of_very_many_samples_have_the_same_loss(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(settings_module, "MANY_SAMPLES", 50)
     monkeypatch.setattr(settings_module, "VERY_MANY_SAMPLES", 100)
     X, y = made()
     for data in ((path,), (X, y)):
@@ -160,6 +162,26 @@ def test_partial_fit_goes_on() -> None:
     assert len(model.fit(X, y).history_) != 25  # fit begins anew
 
 
+def test_partial_fit_trains_one_network_and_says_so() -> None:
+    assert ExtremeClassifier(hidden_size=4).partial_fit(np.eye(3), np.array([0, 1, 0])).settings_["n_estimators"] == 1
+
+
+def test_a_small_network_is_trained_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    step = Trainer._set_learning_rate
+    monkeypatch.setattr(
+        Trainer, "_set_learning_rate", lambda *args: seen.append(torch.get_num_threads()) or step(*args)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ExtremeClassifier(hidden_size=4, epochs=1, n_estimators=1).fit(np.eye(3), np.array([0, 1, 0]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+
+
 def test_partial_fit_is_told_labels_that_come_later() -> None:
     model = ExtremeClassifier(hidden_size=4, random_state=0)
     model.partial_fit(np.eye(3), np.array(["a", "b", "a"]), classes=["a", "b", "c"])
@@ -173,7 +195,12 @@ def test_partial_fit_is_told_labels_that_come_later() -> None:
 
 def test_progress_says_loss_and_time_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ExtremeClassifier(hidden_size=4, epochs=2, n_estimators=1, verbose=True).fit(path)
-    assert "epoch 2/2 [##############################]  loss" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1].startswith("epoch 2/2 [##############################]  loss")
+    ExtremeClassifier(hidden_size=4, epochs=2, n_estimators=2, verbose=True).fit(path)
+    first, second = capsys.readouterr().err.strip().split("\n")
+    assert "network 1/2, epoch 2/2 [" in first
+    assert "network 2/2, epoch 2/2 [" in second
+    assert second.endswith("0:00 left")
 
 
 def test_what_is_no_file_of_samples(tmp_path: Path) -> None:

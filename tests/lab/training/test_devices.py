@@ -12,7 +12,7 @@ import torch
 
 from longtail.lab.runs.folder import load_run
 from longtail.lab.training import devices, loop
-from longtail.lab.training.devices import limit_threads, open_fabric
+from longtail.lab.training.devices import open_fabric
 from longtail.lab.training.recipe import find_recipe, load_recipe
 
 BIN = Path(sys.executable).parent
@@ -31,19 +31,6 @@ def test_the_documented_torchrun_command_trains_one_model_on_two_processes(tmp_p
     epochs = [json.loads(line)["epoch"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert epochs == [0, 1, 2, 3]
     assert load_run(tmp_path / "run").summary["processes"] == 2
-
-
-def test_a_small_step_gets_one_thread_and_a_large_one_keeps_all():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with limit_threads(1e6):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-        with limit_threads(1e10):
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_training_a_small_model_uses_one_thread_and_leaves_the_setting_alone(tmp_path, monkeypatch):

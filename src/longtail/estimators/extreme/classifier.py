@@ -63,7 +63,7 @@ from longtail.estimators.extreme.streams import (
     read_statistics,
     take_first,
 )
-from longtail.estimators.extreme.training import Generators, Progress, Source, Trainer, train
+from longtail.estimators.extreme.training import Generators, Place, Progress, Source, Trainer, train
 from longtail.margins import Margins
 from longtail.negatives.distributions import Distribution
 from longtail.negatives.index import LabelIndex
@@ -497,10 +497,11 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis), "loss": loss}
         self.settings_["class_mean_weight"] = class_mean_weight
         networks, self.history_ = [], []
-        for _ in range(chosen.n_estimators):
+        for number in range(1, chosen.n_estimators + 1):
             network = self._make_network(chosen, shape.num_features, criterion, mean_square, generators)
             trainer = Trainer(network, isinstance(criterion, DrawnNegatives), shape.is_sparse, settings)
-            self.history_ += train(trainer, criterion, source, held_out, generators)
+            place = Place(number, chosen.n_estimators)
+            self.history_ += train(trainer, criterion, source, held_out, generators, place)
             networks.append(network)
         self.model_ = join_networks(networks)
         if class_mean_weight:
@@ -510,7 +511,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     def _begin(self, features: Any, criterion: Criterion) -> None:
         """A network that ``partial_fit`` trains, as for many samples: more may come."""
         shape = DataShape(MANY_SAMPLES, MANY_SAMPLES, features.shape[1], self.n_labels_, is_sparse(features))
-        chosen, settings = choose_network(self, shape), choose_settings(self, shape)
+        chosen, settings = choose_network(self, shape)._replace(n_estimators=1), choose_settings(self, shape)
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis)}
         self.generators_, self.history_ = self._make_generators(), []
         square = mean_square(features)

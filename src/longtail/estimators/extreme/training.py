@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from longtail._core.labels import IntArray
+from longtail._core.threads import limit_threads
 from longtail.estimators.extreme.data import LabelBatch, Samples, precision_at_1
 from longtail.estimators.extreme.losses import Criterion, DrawnNegatives
 from longtail.estimators.extreme.network import Network, rank_labels
 from longtail.estimators.extreme.optimizers import LayerwiseAdam
 from longtail.negatives.rowwise import RowwiseAdam
 
-__all__ = ["Generators", "Source", "Trainer", "TrainingSettings", "train"]
+__all__ = ["Generators", "Place", "Source", "Trainer", "TrainingSettings", "train"]
 
 
 ROW_SPARSE_FROM = 2**13
@@ -71,15 +72,32 @@ class Trainer:
         self.is_row_sparse = network.is_row_sparse = is_sparse and len(network.vectors) >= ROW_SPARSE_FROM
         self.optimizers = _make_optimizers(network, is_drawn, settings)
         network.is_row_sparse = False
+        numbers = network.weight.numel() + (0 if is_sparse else network.vectors.numel())
+        self.operations = 2.0 * settings.batch_size * numbers
 
     def train_epoch(
         self, criterion: Criterion, source: Source, generators: Generators, progress: Progress, decays: bool = True
     ) -> float:
         """One pass over the samples: its mean loss. ``decays``: whether rates fall to 0 over all epochs."""
-        network, settings, losses = self.network, self.settings, []
+        network, settings = self.network, self.settings
         if isinstance(criterion, DrawnNegatives):
             criterion.share(network)
         network.is_row_sparse, network.uses_bfloat16 = self.is_row_sparse, settings.uses_bfloat16
+        with limit_threads(self.operations):
+            losses = self._run_steps(criterion, source, generators, progress, decays)
+        network.is_row_sparse = network.uses_bfloat16 = False
+        mean = float(torch.stack(losses).mean())
+        if not math.isfinite(mean):
+            raise ValueError(
+                f"training must have a finite loss. Got {mean}; lower learning_rate, or scale the features."
+            )
+        return mean
+
+    def _run_steps(
+        self, criterion: Criterion, source: Source, generators: Generators, progress: Progress, decays: bool
+    ) -> list[Tensor]:
+        """Every step of an epoch: its loss."""
+        network, settings, losses = self.network, self.settings, []
         for batch in source.batches(settings.batch_size, generators.order, settings.device):
             self._set_learning_rate(settings.learning_rate * (1 - progress.done if decays else 1))
             embeddings = network.embed(batch.rows, settings.dropout, generators.noise)
@@ -91,13 +109,7 @@ class Trainer:
                 optimizer.step()
             losses.append(loss.detach())
             progress.step(losses)
-        network.is_row_sparse = network.uses_bfloat16 = False
-        mean = float(torch.stack(losses).mean())
-        if not math.isfinite(mean):
-            raise ValueError(
-                f"training must have a finite loss. Got {mean}; lower learning_rate, or scale the features."
-            )
-        return mean
+        return losses
 
     def _set_learning_rate(self, learning_rate: float) -> None:
         for optimizer in self.optimizers:
@@ -106,11 +118,22 @@ class Trainer:
                 group["lr"] = learning_rate * ((self.settings.feature_rate or 1.0) if is_layerwise else 1.0)
 
 
+class Place(NamedTuple):
+    """Which network is trained, of how many."""
+
+    number: int = 1
+    total: int = 1
+
+
+ONLY = Place()
+"""The one network that there is."""
+
+
 class Progress:
     """How far training is, and a line on standard error that says so, with the time that is left."""
 
-    def __init__(self, num_epochs: int, num_batches: int, is_shown: bool) -> None:
-        self.num_epochs, self.num_batches, self.is_shown = num_epochs, num_batches, is_shown
+    def __init__(self, num_epochs: int, num_batches: int, is_shown: bool, place: Place = ONLY) -> None:
+        self.num_epochs, self.num_batches, self.is_shown, self.place = num_epochs, num_batches, is_shown, place
         self.num_steps, self.started, self.shown = 0, time.monotonic(), 0.0
 
     @property
@@ -136,8 +159,11 @@ class Progress:
         total = self.num_epochs * self.num_batches
         epoch, within = divmod(self.num_steps - 1, self.num_batches)
         bar = "#" * round(30 * (within + 1) / self.num_batches)
-        left = round(seconds * max(0, total - self.num_steps) / self.num_steps)
-        text = f"epoch {epoch + 1}/{self.num_epochs} [{bar:30}]  loss {loss:.4f}  {left // 60}:{left % 60:02} left"
+        steps_left = max(0, total - self.num_steps) + total * (self.place.total - self.place.number)
+        left = round(seconds * steps_left / self.num_steps)
+        network = f"network {self.place.number}/{self.place.total}, " if self.place.total > 1 else ""
+        text = f"{network}epoch {epoch + 1}/{self.num_epochs} [{bar:30}]  loss {loss:.4f}"
+        text += f"  {left // 60}:{left % 60:02} left"
         sys.stderr.write(f"\r{text}")
         sys.stderr.flush()
 
@@ -148,10 +174,11 @@ def train(
     source: Source,
     held_out: Samples | None,
     generators: Generators,
+    place: Place,
 ) -> list[dict[str, float]]:
     """Train the network in place, and say what each epoch's loss and P@1 were."""
     settings, network = trainer.settings, trainer.network
-    progress = Progress(settings.epochs, source.num_batches(settings.batch_size), settings.verbose)
+    progress = Progress(settings.epochs, source.num_batches(settings.batch_size), settings.verbose, place)
     best = _BestModel()
     history: list[dict[str, float]] = []
     for _ in range(settings.epochs):

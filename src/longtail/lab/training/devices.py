@@ -21,10 +21,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-__all__ = ["TIMEOUT_SECONDS", "end_lost_processes", "join_again", "limit_threads", "open_fabric"]
-
-SMALL_STEP = 3e8
-"""Floating-point operations of a forward pass on a batch, below which one thread is as fast as all of them."""
+__all__ = ["TIMEOUT_SECONDS", "end_lost_processes", "join_again", "open_fabric"]
 
 TIMEOUT_SECONDS = 1800.0
 """How long processes wait for each other before they take one for lost."""
@@ -168,26 +165,3 @@ def _available() -> str:
     if torch.backends.mps.is_available():
         found.append("mps")
     return ", ".join(found)
-
-
-@contextmanager
-def limit_threads(operations: float) -> Iterator[None]:
-    """Compute with one thread in this block where a step has too little work for more.
-
-    Threads that wait for work spin: a small model gains nothing by them, and on a busy machine it takes many times as
-    long with two as with one.
-
-    Args:
-        operations: floating-point operations of a forward pass on a batch.
-
-    >>> with limit_threads(1e6):
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    if operations < SMALL_STEP:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from longtail._core.checks import check_positive
 from longtail._core.files import replacing
 from longtail._core.random import epoch_seed, mix_seed
+from longtail._core.threads import limit_threads
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.digest import check_same_data, digest_data
 from longtail.lab.data.registry import load_data
@@ -58,7 +59,6 @@ from longtail.lab.training.devices import (
     TIMEOUT_SECONDS,
     end_lost_processes,
     join_again,
-    limit_threads,
     open_fabric,
 )
 from longtail.lab.training.embedding import embed_data, limited, start_from_means
