@@ -32,14 +32,12 @@ WITHOUT = {
     "small images first": ["train.start_size=0"],
     "small batches": LARGE,
     "cosine head": [LINEAR],
-    "cosine head, at half the rate": [LINEAR, "train.learning_rate=0.05"],
     "cosine head and small batches": [LINEAR, *LARGE],
-    "cosine head, small batches and AutoAugment": [LINEAR, *LARGE, "train.augmentation=none"],
 }
 WITH = {
+    "cutout": ["train.cutout=16"],
     "RandAugment": ["train.augmentation=randaugment"],
     "TrivialAugment": ["train.augmentation=trivialaugment"],
-    "twice the rate, full size from the middle on": ["train.learning_rate=0.2", "train.growth=0.5"],
     "weight average": ["train.ema_decay=0.998"],
     "mixup": ["train.mixing=mixup", "train.mixing_alpha=0.2"],
     "CutMix": ["train.mixing=cutmix"],

@@ -67,7 +67,7 @@ def strong_sentence(folder: Path) -> str:
     length = max((length for length, _ in longest.values()), default=0)
     more = f" Three experts reach {' and '.join(parts)} in {length} epochs." if parts else ""
     return (
-        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment, cutout and "
+        "`longtail train cifar10_lt_strong` and `cifar100_lt_strong` add a cosine head, AutoAugment and "
         f"{FULL_LENGTH} epochs to the adjusted loss: the same network then reaches {reached} on {titles} at the last "
         f"epoch ({_count_seeds(found)}).{more}"
     )
