@@ -1,7 +1,7 @@
 """Many labels: what a training step costs, and the frontier between precision and rare labels on Delicious.
 
     python benchmarks/extreme.py steps              # about 4 minutes on 2 quiet cores, 14 GB; extreme_steps.csv
-    python benchmarks/extreme.py frontier --data FOLDER     # about 3 minutes; extreme_frontier.csv
+    python benchmarks/extreme.py frontier --data FOLDER     # about 3 minutes; extreme/frontier.csv
 
 ``steps``: forward, backward and optimizer, sampled against full softmax, with the peak memory of each.
 
@@ -182,7 +182,7 @@ def measure_frontier(data: Path, num_seeds: int) -> None:
         for seed in range(num_seeds):
             run = own_run(WIDE, tau, train, test.features, seed)
             rows.append(_row({"tau": tau, "seed": seed}, run, test.labels, prior))
-    print(write_rows("extreme_frontier", rows))
+    print(write_rows("extreme/frontier", rows))
 
 
 def _row(first: dict[str, Any], run: dict[str, Any], truth: Any, prior: ClassPrior) -> dict[str, Any]:

@@ -5,12 +5,12 @@
 
 ``--sets delicious rcv1`` runs some of them; ``extreme_sets.py`` says what they are. ``--held-out 5`` measures on five
 fifths of the training samples, each drawn anew, instead of the test samples, and writes
-``results/extreme_held_out.csv``: what settings are chosen by, and more positives of rare labels than a test set has.
+``results/extreme/held_out.csv``: what settings are chosen by, and more positives of rare labels than a test set has.
 
 Every model runs on one thread, in turn; the peers in an environment of their own (``extreme_peers.py``), once, for
 all but PLT's tree are deterministic; ours with 3 seeds. ``ours, tuned`` has the settings of ``CHOICES`` that find
 most on a fifth of the training samples: six trainings more, whose seconds are not counted. Rows replace those of the
-same set, model and seed in ``results/extreme_sets.csv``.
+same set, model and seed in ``results/extreme/sets.csv``.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def main() -> None:
         print(__doc__)
         return
     torch.set_num_threads(1)
-    file = "extreme_held_out" if arguments.held_out else "extreme_sets"
+    file = "extreme/held_out" if arguments.held_out else "extreme/sets"
     draws = range(1, arguments.held_out + 1)
     for name in arguments.sets:
         problem = read_problem(name, arguments.data)

@@ -54,6 +54,18 @@ def extreme_tables(path: Path) -> str:
     return "\n\n".join(parts)
 
 
+def held_out_table(path: Path) -> str:
+    """R@10 of rare labels on parts of the training samples, from ``benchmarks/extreme_table.py --held-out``."""
+    rows = read_rows(path)
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    body = []
+    for (name,), members in group_rows(rows, "set").items():
+        by_model = {model: found for (model,), found in group_rows(members, "model").items()}
+        values = [estimate(float(row["tail R@10"]) for row in by_model[model]) for model in models]
+        body.append([name, *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
+    return table(["tail R@10, five parts", *models], body)
+
+
 def stream_table(path: Path) -> str:
     """What makes a step cheaper on data of AmazonCat-13K's shape, from rows of ``benchmarks/extreme_stream.py``."""
     rows = [row for row in read_rows(path) if row["part"] == "step"]

@@ -93,7 +93,7 @@ def _tabular_rows(path: Path) -> list[list[str]]:
     return body
 
 
-def extreme_table(path: Path = QUALITY.parent / "extreme_sets.csv") -> str:
+def extreme_table(path: Path = QUALITY.parent / "extreme" / "sets.csv") -> str:
     """Precision of the first prediction where there are many labels, beside other libraries."""
     body = []
     for (name,), rows in group_rows(read_rows(path), "set").items():
