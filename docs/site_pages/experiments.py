@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages.markdown import table
@@ -47,7 +46,7 @@ def extreme_tables(path: Path) -> str:
     for (name,), rows in group_rows(read_rows(path), "set").items():
         body = []
         for (model,), members in group_rows(rows, "model").items():
-            means = {column: fmean(float(row[column]) for row in members) for column in EXTREME_COLUMNS}
+            means = {column: estimate(float(row[column]) for row in members).mean for column in EXTREME_COLUMNS}
             cells = [f"{value:.{1 if column in EXTREME_MEASURES else 2}f}" for column, value in means.items()]
             body.append([f"{model}, {len(members)} seeds" if len(members) > 1 else model, *cells])
         parts.append(f"**{name}**\n\n" + table(["model", *EXTREME_COLUMNS.values()], body))

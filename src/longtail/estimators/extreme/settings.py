@@ -79,7 +79,7 @@ class NetworkSettings(NamedTuple):
 
 
 def choose_network(model: Any, shape: DataShape) -> NetworkSettings:
-    """Two wide networks for many samples, one for very many; for few of them several narrow ones.
+    """Two wide networks for many samples, one from 300,000 on; for few of them four narrow ones.
 
     With many features most are rare, and what the start gives to rare ones is noise that training does not remove.
     With many labels their vectors had better start long: hidden values then learn to tell labels apart by directions
