@@ -8,7 +8,6 @@ of label y has the features y and y + 1, and one that says nothing.
 """
 
 import argparse
-import gc
 from pathlib import Path
 
 import torch
@@ -51,12 +50,6 @@ def main():
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
-    train(options)
-    gc.collect()  # what still holds the group would keep its threads until Python ends, which may abort
-    dist.destroy_process_group()
-
-
-def train(options):
     rank, size = dist.get_rank(), dist.get_world_size()
     path = options.data or options.folder / "samples.txt"
     if rank == 0:
@@ -104,6 +97,7 @@ def train(options):
     if rank == 0:
         share = hits[0] / hits[1]
         print(f"{size} processes, steps {first_step} to {options.steps}, loss {loss:.5f}, accuracy {share:.3f}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
