@@ -2,6 +2,9 @@
 
 import dataclasses
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,15 +12,17 @@ from typer.testing import CliRunner
 
 from longtail.lab.cli.app import app
 from longtail.lab.cli.reproduce import print_outcome
+from longtail.lab.reproduce import table
 from longtail.lab.reproduce.experiment import Outcome, Summary
-from longtail.lab.reproduce.table import EXPERIMENTS
+from longtail.lab.reproduce.table import EXPERIMENTS, load_experiment
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
-def test_every_experiment_is_a_command_with_its_options(experiment):
-    done = CliRunner().invoke(app, ["reproduce", experiment.name, "--help"], env={"COLUMNS": "200"})
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_a_command_with_its_options(name):
+    experiment = load_experiment(name)
+    done = CliRunner().invoke(app, ["reproduce", name, "--help"], env={"COLUMNS": "200"})
     assert done.exit_code == 0
-    assert experiment.summary in done.stdout
+    assert EXPERIMENTS[name] in done.stdout
     assert experiment.reference in done.stdout
     assert "--output" in done.stdout
     for field in dataclasses.fields(experiment.options):
@@ -26,11 +31,27 @@ def test_every_experiment_is_a_command_with_its_options(experiment):
         assert field.metadata["help"] in done.stdout
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
-def test_options_are_frozen_and_have_defaults(experiment):
-    options = experiment.options()
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_options_are_frozen_and_have_defaults(name):
+    options = load_experiment(name).options()
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(options, dataclasses.fields(options)[0].name, 1)
+
+
+def test_every_module_with_an_experiment_is_in_the_table():
+    folder = Path(table.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if "\nEXPERIMENT = " in path.read_text(encoding="utf-8")}
+    assert modules == {name.replace("-", "_") for name in EXPERIMENTS}
+
+
+def test_listing_them_imports_neither_torch_nor_an_experiment():
+    script = (
+        "import sys; from typer.testing import CliRunner; from longtail.lab.cli.app import app; "
+        "assert 'moons' in CliRunner().invoke(app, ['reproduce', '--help']).stdout; "
+        "print(sorted({'torch', 'longtail.lab.reproduce.moons'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_commands_are_those_of_the_table():

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from longtail.lab.cli._console import printable
 from longtail.lab.cli._help import PlainCommand, PlainGroup
+from longtail.lab.reproduce.table import EXPERIMENTS, load_experiment
 
 if TYPE_CHECKING:
     from longtail.lab.reproduce.experiment import Experiment, Outcome, Say, Summary
@@ -37,19 +38,21 @@ WORDS_WIDTH = 24
 
 
 class ExperimentGroup(PlainGroup):
-    """The commands of the table. It is read when they are listed or called: it imports all experiments."""
+    """The commands of the table. Only the one that is called imports its experiment."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the experiments."""
-        from longtail.lab.reproduce.table import EXPERIMENTS
-
         return list(EXPERIMENTS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of one experiment; None if there is none of this name."""
-        from longtail.lab.reproduce.table import EXPERIMENTS
+        """What the list says of one experiment; None if there is none of this name."""
+        return PlainCommand(cmd_name, help=EXPERIMENTS[cmd_name]) if cmd_name in EXPERIMENTS else None
 
-        return build_command(EXPERIMENTS[cmd_name]) if cmd_name in EXPERIMENTS else None
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, with the options of its experiment."""
+        name, command, rest = super().resolve_command(ctx, args)
+        called = command if name is None else build_command(name, load_experiment(name))
+        return name, called, rest
 
 
 app = typer.Typer(cls=ExperimentGroup, no_args_is_help=True, help="Reproduce an experiment of the papers.")
@@ -60,11 +63,11 @@ def _group() -> None:
     pass
 
 
-def build_command(experiment: Experiment) -> Any:
+def build_command(name: str, experiment: Experiment) -> Any:
     """A command with an option for every field of the experiment's options, and one for the folder."""
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    help = f"{experiment.summary}\n\n{experiment.reference}"
-    single.command(experiment.name, help=help, cls=PlainCommand)(_build_function(experiment))
+    help = f"{EXPERIMENTS[name]}\n\n{experiment.reference}"
+    single.command(name, help=help, cls=PlainCommand)(_build_function(name, experiment))
     return typer.main.get_command(single)
 
 
@@ -106,7 +109,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         raise ValueError(f"{rows} failed; call again to resume. {reasons}")
 
 
-def _build_function(experiment: Experiment) -> Callable[..., None]:
+def _build_function(name: str, experiment: Experiment) -> Callable[..., None]:
     def command(output: Path, **values: Any) -> None:
         chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         with show_rows() as say:
@@ -115,7 +118,7 @@ def _build_function(experiment: Experiment) -> Callable[..., None]:
 
     types = typing.get_type_hints(experiment.options)
     parameters = [_build_parameter(field, types[field.name]) for field in dataclasses.fields(experiment.options)]
-    folder = Path("runs", experiment.name.replace("-", "_"))
+    folder = Path("runs", name.replace("-", "_"))
     described = Annotated[Path, typer.Option(help="Folder for the rows and what is made of them.")]
     parameters.append(_name_parameter("output", folder, described))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

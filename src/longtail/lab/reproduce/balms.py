@@ -343,8 +343,6 @@ sampling does not change the solution.</p>"""
 
 
 EXPERIMENT = Experiment(
-    "balms",
-    "Features and heads trained in different ways, learned sample rates, and what re-sampling does.",
     'Ren et al. (2020), "Balanced Meta-Softmax", supplement, Tables 2 and 3, Figures 1-3.',
     Options,
     run,

@@ -308,8 +308,6 @@ def _draw_bars(summary: Mapping[Scheme, Mapping[str, Estimate]], panels: Mapping
 
 
 EXPERIMENT = Experiment(
-    "delicious",
-    "Ways to sample negatives on real data, by slice of the labels.",
     'Rawat et al. (2021), "Disentangling sampling and labeling bias", Figures 2, 8, 9 and 10.',
     Options,
     run,

@@ -291,8 +291,6 @@ NOTE = (
 
 
 EXPERIMENT = make_experiment(
-    "elm",
-    "Embedding and logit margins: ELM and the methods it is compared with.",
     'Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", Table 2, Figures 2-7.',
     Options,
     build_study,

@@ -54,11 +54,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of the table of experiments."""
+    """What a module of the table of experiments has."""
 
-    name: str
-    summary: str
-    """What it shows, in one sentence."""
     reference: str
     options: type[Any]
     """A frozen dataclass with a default for every field, made by ``add_option``."""

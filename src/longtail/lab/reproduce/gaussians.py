@@ -396,8 +396,6 @@ def _mean_and_error(values: Iterable[float]) -> tuple[float, float]:
 
 
 EXPERIMENT = Experiment(
-    "gaussians",
-    "Two Gaussians, 5% positives: what each loss makes of them, against the Bayes rule.",
     'Menon et al. (2021), "Long-tail learning via logit adjustment", section 6.1 and Figure 2.',
     Options,
     run,

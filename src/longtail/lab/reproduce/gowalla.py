@@ -371,8 +371,6 @@ def _read_tau(scheme: Scheme) -> str:
 
 
 EXPERIMENT = Experiment(
-    "gowalla",
-    "Recommendation on Gowalla: R@20 of all items and of rare ones, for ways to sample negatives.",
     'Rawat et al. (2021), "Disentangling sampling and labeling bias", for the weightings.',
     Options,
     run,

@@ -263,8 +263,6 @@ NOTE = (
 
 
 EXPERIMENT = make_experiment(
-    "logit-adjustment",
-    "Logit adjustment and the methods it is compared with, beside the paper's numbers.",
     'Menon et al. (2021), "Long-tail learning via logit adjustment", Table 2, Figures 1, 3 and 4.',
     Options,
     build_study,

@@ -277,8 +277,6 @@ def _take_embeddings(split: Split) -> Tensor:
 
 
 EXPERIMENT = Experiment(
-    "moons",
-    "Embeddings of two moons, 5% in the tail: how compact each method makes its classes.",
     'Jitkrittum et al. (2022), "ELM: embedding and logit margins for long-tail learning", section 2.3 and Figure 1.',
     Options,
     run,

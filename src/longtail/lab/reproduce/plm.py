@@ -376,8 +376,6 @@ NOTE = (
 
 
 EXPERIMENT = make_experiment(
-    "plm",
-    "Partial label masking around several losses, its rate and its start.",
     'Duarte et al. (2021), "PLM: partial label masking for imbalanced multi-label classification", Tables 1, 3-6.',
     Options,
     build_study,

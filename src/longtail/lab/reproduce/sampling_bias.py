@@ -279,8 +279,6 @@ expected squared error below.</p>
 
 
 EXPERIMENT = Experiment(
-    "sampling-bias",
-    "Ways to sample negatives: sampled against implied losses, and long-tailed images trained with them.",
     'Rawat et al. (2021), "Disentangling sampling and labeling bias", Table 2, Theorem 3, Figures 1, 3-7.',
     Options,
     run,

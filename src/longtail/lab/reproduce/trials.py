@@ -80,15 +80,13 @@ def run_study(study: Study, options: StudyOptions, folder: Path, say: Say, run_a
     return Outcome(summaries, write_study(study, recipe, summaries, points, folder), missing)
 
 
-def make_experiment(
-    name: str, summary: str, reference: str, options: type[StudyOptions], build_study: Callable[[Any], Study]
-) -> Experiment:
+def make_experiment(reference: str, options: type[StudyOptions], build_study: Callable[[Any], Study]) -> Experiment:
     """The experiment of a study that follows from its options."""
 
     def run(options: StudyOptions, folder: Path, say: Say) -> Outcome:
         return run_study(build_study(options), options, folder, say)
 
-    return Experiment(name, summary, reference, options, run)
+    return Experiment(reference, options, run)
 
 
 @dataclass(frozen=True)
