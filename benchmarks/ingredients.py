@@ -64,9 +64,9 @@ WITH = {
 
 
 def list_variants(recipe: Recipe, settings: list[str], only: list[str]) -> dict[str, Recipe]:
-    """The recipe, and it with every ingredient changed, by name."""
+    """The recipe, and it with every ingredient changed, by name; or of these those that are asked for."""
     base = with_settings(recipe, settings)
-    variants = {"recipe": base}
+    variants = {"recipe": base} if not only or "recipe" in only else {}
     for prefix, table in (("without", WITHOUT), ("with", WITH)):
         for name, changes in table.items():
             changed = with_settings(base, changes)
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/ingredients"))
     parser.add_argument("--epochs", type=int, help="fewer than the recipe's, to see the order sooner")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="names of ingredients; default: all")
+    parser.add_argument("--only", nargs="*", default=[], help="names of ingredients, or 'recipe'; default: all")
     arguments = parser.parse_args()
     if arguments.recipe is None:
         print(
