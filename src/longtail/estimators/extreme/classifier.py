@@ -293,7 +293,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> ExtremeClassifier:
-        """Go on learning from some more samples, in one pass over them, at a learning rate that stays what it is.
+        """Learn from some more samples, in one pass over them, at a learning rate that stays what it is.
 
         The first call decides the features, their scaling and the labels; the counts of labels, and with them the
         margins, are those of all samples seen so far.
