@@ -118,10 +118,11 @@ def test_a_closed_pipe_is_no_error(tmp_path):
         assert process.stderr.read() == b""
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize("command", ["adjust", "reproduce"])
+def test_help_imports_nothing_heavy(command):
     code = (
         "import sys; from longtail.lab.cli.app import app; from typer.testing import CliRunner; "
-        "assert CliRunner().invoke(app, ['adjust', '--help']).exit_code == 0; "
+        f"assert CliRunner().invoke(app, ['{command}', '--help']).exit_code == 0; "
         "sys.exit(' '.join({'torch', 'numpy', 'pyarrow', 'plotly', 'sklearn'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
