@@ -10,13 +10,13 @@ __all__ = ["ConsistentViews", "view_consistency"]
 
 
 def view_consistency(logits: Tensor, other_logits: Tensor) -> Tensor:
-    """How far the predictions for two views of each sample are apart: the symmetric Kullback-Leibler divergence.
+    """How far the prediction for one view of each sample is from that for another, which teaches it.
 
     Formula:
-        Omega = 1/2 sum_c (p[c] - q[c]) (log p[c] - log q[c]), p and q the softmax of both logits
+        Omega = sum_c p[c] (log p[c] - log q[c]), p the softmax of ``logits``, without a gradient, q of the other ones
 
     Args:
-        logits: [N, C] of one view, such as one that is only cropped and mirrored.
+        logits: [N, C] of the view that teaches, such as one that is only cropped and mirrored.
         other_logits: [N, C] of another view of the same samples, such as one changed by a policy.
 
     Returns:
@@ -26,7 +26,7 @@ def view_consistency(logits: Tensor, other_logits: Tensor) -> Tensor:
     first of them augmented weakly, the second as the recipe says.
 
     Use when:
-        Augmentation is strong and samples of rare classes are few: each view teaches the other.
+        Augmentation is strong and samples of rare classes are few: each weak view teaches the strong one.
     Avoid when:
         A step may not cost twice as much.
     Special cases:
@@ -36,14 +36,16 @@ def view_consistency(logits: Tensor, other_logits: Tensor) -> Tensor:
     0.0
 
     Deviates:
-        Symmetric and with the gradient of both views; the references let the weak view teach, without a gradient.
+        All samples teach; the references leave out those whose weak view is wrong, or not confident.
 
     Reference:
         Zhao et al. (2023), "MDCS: more diverse experts with consistency self-distillation for long-tailed
         recognition", eq. (6); Sohn et al. (2020), "FixMatch", on weak and strong views.
     """
-    log_p, log_q = (widen(each).log_softmax(dim=1) for each in (logits, other_logits))
-    return 0.5 * ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=1)
+    # A teacher with a gradient becomes flat instead of teaching: its own loss decides by the prior, which these
+    # logits lack.
+    log_p, log_q = widen(logits.detach()).log_softmax(dim=1), widen(other_logits).log_softmax(dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1)
 
 
 class ConsistentViews(nn.Module):
@@ -51,7 +53,7 @@ class ConsistentViews(nn.Module):
 
     Args:
         loss: takes logits and target.
-        strength: how much the views must agree.
+        strength: how much the second view must agree with the first.
 
     Views of a sample follow each other: logits [2 N, C] of sample 0, 0, 1, 1, ... In evaluation, or of an odd number
     of samples, it is the loss alone.

@@ -351,7 +351,8 @@ def vector_scaling(prior: ClassPrior, tau: float = 1.0, gamma: float = 0.15) -> 
         The network fits every training sample: additive margins then lose their effect late in training, and factors
         keep it, for a scaled-down logit must grow larger to win.
     Avoid when:
-        Probabilities are needed, or classes overlap: it is not consistent for the balanced error.
+        Probabilities are needed, or classes overlap: it is not consistent for the balanced error. Or the network does
+        not fit its training samples: plain logits then favor rare classes too much, and scaled ones are right.
     Special cases:
         ``logit_adjusted`` at gamma = 0; ``class_temperatures`` at tau = 0.
 
