@@ -33,3 +33,4 @@ def test_the_loss_is_of_all_views_and_their_pairs():
     same = logits[::2].repeat_interleave(2, dim=0)
     assert torch.allclose(ConsistentViews(plain, 5.0)(same, target), plain(same, target))
     assert torch.equal(ConsistentViews(plain)(logits[:5], target[:5]), plain(logits[:5], target[:5]))
+    assert torch.equal(ConsistentViews(plain).eval()(logits, target), plain(logits, target))

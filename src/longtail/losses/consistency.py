@@ -70,7 +70,7 @@ class ConsistentViews(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """A scalar of logits [2 N, C] and target [2 N]."""
         loss: Tensor = self.loss(logits, target)
-        if len(logits) % 2:
+        if not self.training or len(logits) % 2:
             return loss
         apart = view_consistency(logits[::2], logits[1::2]).mean()
         return loss + self.strength * apart.to(loss_dtype(logits))
