@@ -16,7 +16,7 @@ def view_consistency(logits: Tensor, other_logits: Tensor) -> Tensor:
         Omega = sum_c p[c] (log p[c] - log q[c]), p the softmax of ``logits``, without a gradient, q of the other ones
 
     Args:
-        logits: [N, C] of the view that teaches, such as one that is only cropped and mirrored.
+        logits: [N, C] of the view that teaches and gets no gradient, such as one that is only cropped and mirrored.
         other_logits: [N, C] of another view of the same samples, such as one changed by a policy.
 
     Returns:
