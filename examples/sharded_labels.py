@@ -8,10 +8,12 @@ of label y has the features y and y + 1, and one that says nothing.
 """
 
 import argparse
+import gc
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # imported later, it would hold the process group, and with it gloo's threads
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,6 +52,12 @@ def main():
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
+    train(options)
+    gc.collect()  # the group must be the last to go: what else holds it could wait for its threads forever
+    dist.destroy_process_group()
+
+
+def train(options):
     rank, size = dist.get_rank(), dist.get_world_size()
     path = options.data or options.folder / "samples.txt"
     if rank == 0:
@@ -97,7 +105,6 @@ def main():
     if rank == 0:
         share = hits[0] / hits[1]
         print(f"{size} processes, steps {first_step} to {options.steps}, loss {loss:.5f}, accuracy {share:.3f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

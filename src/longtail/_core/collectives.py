@@ -13,12 +13,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-if dist.is_available() and not dist.is_initialized():
-    # The functions of this module have the default group of the moment they are imported in as a default argument.
-    # DistributedDataParallel imports them when there is a group, which would then outlive destroy_process_group:
-    # gloo's threads go on while Python ends, and one that lets go of the last collective's tensor aborts the process.
-    import torch.distributed.nn.functional
-
 __all__ = [
     "common_seed",
     "gather_everywhere",
