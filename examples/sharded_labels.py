@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # imported later, it would hold the process group, and with it gloo's threads
+import torch.distributed.nn.functional  # imported later, by DDP, it would keep the process group for good
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,7 +53,7 @@ def main():
 
     dist.init_process_group("gloo")
     train(options)
-    gc.collect()  # the group must be the last to go: what else holds it could wait for its threads forever
+    gc.collect()  # a model that holds the group and goes after it could wait for its threads forever
     dist.destroy_process_group()
 
 

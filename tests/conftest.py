@@ -94,6 +94,29 @@ def real_file():
 
 
 @pytest.fixture
+def gloo_threads(tmp_path):
+    """An environment for programs, and a function that lists how many threads of gloo each of them had at its end."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("needs Linux's /proc")
+    hook, counts = tmp_path / "hook", tmp_path / "counts"
+    hook.mkdir()
+    counts.mkdir()
+    (hook / "sitecustomize.py").write_text(COUNT_GLOO_THREADS.format(folder=str(counts)))
+    return {"PYTHONPATH": str(hook)}, lambda: [int(path.read_text()) for path in counts.iterdir()]
+
+
+COUNT_GLOO_THREADS = """
+import atexit, os, pathlib
+
+def count():  # what registers first is called last
+    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    pathlib.Path({folder!r}, str(os.getpid())).write_text(str(sum("gloo" in name for name in names)))
+
+atexit.register(count)
+"""
+
+
+@pytest.fixture
 def peak_memory():
     """``peak_memory(function)``: bytes by which memory grows at most while it runs; skips where that is not known."""
     clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")

@@ -24,11 +24,11 @@ NEED_PROCESSES = ("with_ddp", "sharded_labels")
 """Examples that run under torchrun alone."""
 
 
-def run_example(path, folder, *launcher, options=()):
+def run_example(path, folder, *launcher, options=(), variables=None):
     package = NEEDS.get(path.stem)
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"{path.name} needs {package}, which is not installed")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | (variables or {})
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, *launcher, path, *options]
     process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
@@ -76,6 +76,14 @@ def test_sharded_training_resumes_with_another_number_of_processes(tmp_path):
     assert resumed[:3] == [1, 20, 60]
     assert resumed[3] == pytest.approx(whole[3], rel=1e-3)
     assert whole[3] < 0.7 * first[3]
+
+
+@pytest.mark.slow
+def test_sharded_training_ends_with_no_thread_that_could_abort_it(tmp_path, gloo_threads):
+    variables, count = gloo_threads
+    path = next(path for path in EXAMPLES if path.stem == "sharded_labels")
+    run_example(path, tmp_path, *TWO_PROCESSES, options=("--folder", "run", "--steps", "2"), variables=variables)
+    assert count() == [0, 0, 0]  # the launcher, and what it started
 
 
 @pytest.mark.parametrize(

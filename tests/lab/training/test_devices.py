@@ -20,17 +20,19 @@ BIN = Path(sys.executable).parent
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("torchrun", path=str(BIN)) is None, reason="torchrun is not beside this Python")
-def test_the_documented_torchrun_command_trains_one_model_on_two_processes(tmp_path):
-    """As docs/training.md has it: one run, one line per epoch, and each process half of the samples."""
+def test_the_documented_torchrun_command_trains_one_model_on_two_processes(tmp_path, gloo_threads):
+    """As docs/training.md has it: a line per epoch, each process half of the samples, and no threads at the end."""
+    variables, count = gloo_threads
     command = [BIN / "torchrun", "--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", "localhost:0", BIN / "longtail", "train", "digits", "--accelerator", "cpu"]
     command += ["--set", "train.epochs=4", "--output", tmp_path / "run"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     epochs = [json.loads(line)["epoch"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert epochs == [0, 1, 2, 3]
     assert load_run(tmp_path / "run").summary["processes"] == 2
+    assert count() == [0, 0, 0]  # the launcher, and what it started
 
 
 def test_training_a_small_model_uses_one_thread_and_leaves_the_setting_alone(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ that is killed and resumed ends with the same numbers as one that was not.
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import time
 import tomllib
@@ -195,8 +196,12 @@ def _load_same_run(folder: Path, digest: str) -> Run:
 
 
 def _leave_process_group() -> None:
-    """End the threads of a group that is still there: gloo's can abort an interpreter that shuts down under them."""
+    """End the threads of a group that is still there: gloo's can abort an interpreter that shuts down under them.
+
+    A model that holds the group and goes after it could wait for them forever; see docs/sharding.md.
+    """
     if dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
 
 
