@@ -6,8 +6,11 @@ Lines that are new end in "# new". The sampler is made after the process group, 
 takes the place of DistributedSampler, and needs no ``set_epoch``.
 """
 
+import gc
+
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # imported later, by DDP, it would keep the process group for good
 from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,6 +28,12 @@ def digits():
 
 def main():
     dist.init_process_group("gloo")
+    train()
+    gc.collect()  # a model that holds the group and goes after it could wait for its threads forever
+    dist.destroy_process_group()
+
+
+def train():
     torch.manual_seed(0)
     (images, labels), test = digits()
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -41,7 +50,6 @@ def main():
         predicted = model(test[0]).argmax(dim=1)
         recalls = [(predicted[test[1] == digit] == digit).float().mean() for digit in range(10)]
         print(f"{dist.get_world_size()} processes, balanced accuracy {torch.stack(recalls).mean():.3f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

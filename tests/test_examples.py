@@ -79,10 +79,13 @@ def test_sharded_training_resumes_with_another_number_of_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_sharded_training_ends_with_no_thread_that_could_abort_it(tmp_path, gloo_threads):
+@pytest.mark.parametrize(
+    ("name", "options"), [("with_ddp", ()), ("sharded_labels", ("--folder", "run", "--steps", "2"))]
+)
+def test_training_of_two_processes_ends_with_no_thread_that_could_abort_it(name, options, tmp_path, gloo_threads):
     variables, count = gloo_threads
-    path = next(path for path in EXAMPLES if path.stem == "sharded_labels")
-    run_example(path, tmp_path, *TWO_PROCESSES, options=("--folder", "run", "--steps", "2"), variables=variables)
+    path = next(path for path in EXAMPLES if path.stem == name)
+    run_example(path, tmp_path, *TWO_PROCESSES, options=options, variables=variables)
     assert count() == [0, 0, 0]  # the launcher, and what it started
 
 
