@@ -204,8 +204,28 @@ class TestTablesInPages:
         (folder / "r.csv").write_text("\n".join(rows) + "\n")
         (folder / "r_points.csv").write_text("recipe\n")
         shown = hooks.tables.papers.paper_tables(folder)
+        assert shown.startswith("### `r`\n")
         assert shown.count("### ") == 1
         assert "| ERM | 27.16 | 30.00 | +2.84 | 1 seed |" in shown
+
+    def test_headings_of_a_paper_say_in_what_a_recipe_was_changed(self, hooks):
+        describe = hooks.tables.papers.describe_rows
+        assert describe("cifar10_lt_fast") == "CIFAR-10-LT (`cifar10_lt_fast`)"
+        name = "cifar100_lt_fast_ratio10_20epochs+weight_decay-1e-4"
+        assert describe(name) == f"CIFAR-100-LT, ratio 10, 20 epochs, weight decay 1e-4 (`{name}`)"
+
+    def test_findings_follow_the_tables_of_their_rows(self, hooks, tmp_path):
+        folder = tmp_path / "sampling_bias"
+        folder.mkdir()
+        rows = ["recipe,table,row,seed,quantity,value,paper,note,protocol"]
+        table = hooks.tables.papers.sampled_training.SOFTMAX
+        rows += [
+            f"r,{table},{name},0,tail_error,{value},,,p"
+            for name, value in (("logit adjustment", 80), ("cross-entropy", 96))
+        ]
+        (folder / "r.csv").write_text("\n".join(rows) + "\n")
+        shown = hooks.tables.papers.paper_tables(folder)
+        assert "| Logit adjustment beats cross-entropy on the tail | tail error | -16.00 | 1 of 1 | yes |" in shown
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_the_picture_of_the_results_is_made_of_the_rows(self, hooks, scheme):

@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.drawing import SCHEMES, Scheme, styled, write_picture
-from site_pages.rows import comparison_rows, group_by_method
+from site_pages.rows import DATA_NAMES, comparison_rows, group_by_method
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 DATA_SETS = {
-    "cifar10_lt_fast": "CIFAR-10-LT\nimages, ResNet-32",
-    "cifar100_lt_fast": "CIFAR-100-LT\nimages, ResNet-32",
-    "tiny_imagenet_lt_features": "Tiny-ImageNet-LT\nfeatures, linear",
-    "clinc150": "CLINC-150\ntexts, bag of features",
-    "digits": "Digits\nsmall network",
+    "cifar10_lt_fast": "images, ResNet-32",
+    "cifar100_lt_fast": "images, ResNet-32",
+    "tiny_imagenet_lt_features": "features, linear",
+    "clinc150": "texts, bag of features",
+    "digits": "small network",
 }
-"""Recipe -> what the picture calls it; one without rows is left out."""
+"""Recipe -> what the picture says beneath the name of its data; one without rows is left out."""
 
 
 class Series(NamedTuple):
@@ -99,7 +99,7 @@ def draw(errors: Errors, scheme: Scheme) -> Figure:
             va="center",
             fontweight="bold",
         )
-    axes.set_yticks(range(len(errors)), [DATA_SETS[recipe] for recipe in errors])
+    axes.set_yticks(range(len(errors)), [f"{DATA_NAMES[recipe]}\n{DATA_SETS[recipe]}" for recipe in errors])
     axes.invert_yaxis()
     axes.margins(x=0.1, y=0.12)
     axes.set_xlim(0, 1.15 * max(value.mean for found in errors.values() for value in found.values()))

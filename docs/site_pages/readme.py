@@ -9,7 +9,7 @@ from typing import NamedTuple
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.markdown import table
-from site_pages.rows import Row, comparison_rows, group_by_method, group_rows, read_rows
+from site_pages.rows import DATA_NAMES, Row, comparison_rows, group_by_method, group_rows, read_rows
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 GROUPS = ("tail", "torso", "head")
@@ -17,9 +17,8 @@ GROUPS = ("tail", "torso", "head")
 
 
 class DataSet(NamedTuple):
-    """How a recipe's data are called."""
+    """What is said of a recipe's data."""
 
-    name: str
     what: str
     classes: int
     largest: int
@@ -27,10 +26,10 @@ class DataSet(NamedTuple):
 
 
 DATA_SETS = {
-    "cifar10_lt_fast": DataSet("CIFAR-10-LT", "images, ResNet-32", 10, 5000, 50),
-    "cifar100_lt_fast": DataSet("CIFAR-100-LT", "images, ResNet-32", 100, 500, 5),
-    "tiny_imagenet_lt_features": DataSet("Tiny-ImageNet-LT", "image features, linear", 200, 500, 5),
-    "clinc150": DataSet("CLINC-150", "texts, bag of features", 150, 100, 25),
+    "cifar10_lt_fast": DataSet("images, ResNet-32", 10, 5000, 50),
+    "cifar100_lt_fast": DataSet("images, ResNet-32", 100, 500, 5),
+    "tiny_imagenet_lt_features": DataSet("image features, linear", 200, 500, 5),
+    "clinc150": DataSet("texts, bag of features", 150, 100, 25),
 }
 """In the order of the table; a recipe without rows is left out."""
 METHODS = {
@@ -70,7 +69,7 @@ def real_data_table(folder: Path = QUALITY) -> str:
             size = f"{data.classes} classes, {data.largest:,} to {data.smallest} samples"
             seeds = f"{found[0].count} seed{'s' if found[0].count > 1 else ''}"
             cells = [_write(value, best) for value in found]
-            body.append([f"**{data.name}**: {data.what}; {size}; {seeds}", *cells, _write_groups(methods)])
+            body.append([f"**{DATA_NAMES[recipe]}**: {data.what}; {size}; {seeds}", *cells, _write_groups(methods)])
     body += _tabular_rows(folder.parent / "tabular" / "rows.csv")
     return table(["data", *METHODS.values(), "rarest / most frequent classes"], body)
 
@@ -114,9 +113,9 @@ def gain_sentence(recipe: str = "tiny_imagenet_lt_features", folder: Path = QUAL
     parts = {group: _change(methods, group) for group in ("tail", "head")}
     told = {group: f"from {100 * a:.1f} % to {100 * b:.1f} % ({_points(b - a)})" for group, (a, b) in parts.items()}
     return (
-        f"**The gain and its price**, on {data.name} ({data.classes} classes): accuracy on rare classes (fewer than "
-        f"20 images) goes {told['tail']}, on frequent ones (100 or more) {told['head']}. No retraining: one "
-        "subtraction per logit."
+        f"**The gain and its price**, on {DATA_NAMES[recipe]} ({data.classes} classes): accuracy on rare classes "
+        f"(fewer than 20 images) goes {told['tail']}, on frequent ones (100 or more) {told['head']}. No retraining: "
+        "one subtraction per logit."
     )
 
 

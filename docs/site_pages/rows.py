@@ -13,6 +13,15 @@ METHOD_ROWS = {
     "Logit-adjusted loss": "logit_adjusted",
 }
 """Rows of Table 2 of logit adjustment -> methods."""
+DATA_NAMES = {
+    "cifar10_lt_fast": "CIFAR-10-LT",
+    "cifar100_lt_fast": "CIFAR-100-LT",
+    "multimnist_fast": "MultiMNIST",
+    "tiny_imagenet_lt_features": "Tiny-ImageNet-LT",
+    "clinc150": "CLINC-150",
+    "digits": "Digits",
+}
+"""Recipe -> what its data are called."""
 Row = Mapping[str, str]
 """One line of a file of rows, by column."""
 
