@@ -89,6 +89,16 @@ def test_nine_cells_come_from_three_trainings(tmp_path):
     assert head.batch_size == 128
 
 
+def test_a_short_schedule_leaves_the_head_enough_steps(tmp_path):
+    options = balms.Options(data="cifar100", fast=True)
+    chosen = choose_recipe(options)
+    cell = next(entry for entry in balms.build_study(options).entries if entry.table == "Table 3")
+    head = cell.training.build(chosen)
+    share = float(head.method.options["share"])
+    steps = share * head.train.epochs * 10_847 / head.train.head_batch_size
+    assert 1500 < steps < 2500
+
+
 def test_published_numbers_are_of_their_data_and_ratio():
     def reported(**options):
         entries = balms.build_study(balms.Options(**options)).entries
