@@ -35,7 +35,8 @@ PAPERS = {
 
 def paper_tables(folder: Path) -> str:
     """The tables of a paper, one file of rows after the other; the command that makes them, where there are none."""
-    files = sorted(path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
+    found = (path for path in folder.glob("*.csv") if not path.stem.endswith("_points"))
+    files = sorted(found, key=lambda path: path.stem)
     if not files:
         name = folder.name.replace("_", "-")
         command = f"longtail reproduce {name} --data cifar100 --fast"
