@@ -89,7 +89,7 @@ def test_nine_cells_come_from_three_trainings(tmp_path):
     assert head.batch_size == 128
 
 
-def test_a_short_schedule_leaves_the_head_enough_steps(tmp_path):
+def test_a_short_schedule_leaves_the_head_enough_steps():
     options = balms.Options(data="cifar100", fast=True)
     chosen = choose_recipe(options)
     cell = next(entry for entry in balms.build_study(options).entries if entry.table == "Table 3")
