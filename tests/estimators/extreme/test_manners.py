@@ -105,6 +105,29 @@ def test_pandas_and_polars_are_the_arrays() -> None:
         np.testing.assert_array_equal(quick().fit(X, series(lists())).decision_function(X), expected)
 
 
+def test_a_saved_model_knows_the_columns_of_its_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = made()
+    frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
+    model = quick(epochs=1).fit(frame, y)
+    model.save(tmp_path / "model.safetensors")
+    again = ExtremeClassifier.load(tmp_path / "model.safetensors")
+    assert again.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    np.testing.assert_array_equal(again.decision_function(frame), model.decision_function(frame))
+    with pytest.raises(ValueError, match="feature names should match"):
+        again.predict(frame[["b", "a", "c", "d"]])
+    model.fit(X, y).save(tmp_path / "model.safetensors")
+    assert not hasattr(ExtremeClassifier.load(tmp_path / "model.safetensors"), "feature_names_in_")
+
+
+def test_a_file_after_a_table_has_no_column_names(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = made()
+    (tmp_path / "tiny.txt").write_text("3 4 3\n0,2 1:0.5 3:2\n1 0:1\n0 3:1\n")
+    model = quick(epochs=1).fit(pandas.DataFrame(X, columns=["a", "b", "c", "d"]), y)
+    assert not hasattr(model.fit(tmp_path / "tiny.txt"), "feature_names_in_")
+
+
 def test_sample_weights_weigh_and_zero_leaves_out() -> None:
     X = np.ones((40, 1), dtype=np.float32)
     y = np.array([0] * 20 + [1] * 20)

@@ -144,6 +144,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         correction_: the ``Correction``: the prior, what the loss does about it, and by which strength.
         history_: for each epoch its mean loss and, with ``n_iter_no_change``, P@1 on the samples held out.
         n_features_in_, n_labels_: sizes.
+        feature_names_in_: [D] names of the columns of ``X``, where it was a table whose columns have names.
 
     A sample without labels has nothing to train with and is passed over. Vectors of features get row-sparse updates
     from 8,192 features on, and those of labels where negatives are drawn: no step then depends on either number.
@@ -187,6 +188,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     generators_: Generators
     seen_prior_: ClassPrior
     n_features_in_: int
+    feature_names_in_: npt.NDArray[Any]
     n_labels_: int
 
     def __init__(
@@ -434,6 +436,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         estimator.history_, estimator.settings_ = [], {}
         estimator.correction_ = loaded.correction
         estimator.n_features_in_, estimator.n_labels_ = saved.num_features, saved.label_prior.num_classes
+        if loaded.feature_names is not None:
+            estimator.feature_names_in_ = loaded.feature_names
         return estimator
 
     def __sklearn_tags__(self) -> Tags:
@@ -456,6 +460,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"files must have two labels or more. Got {len(found.label_counts)}.")
         prior = replace(ClassPrior.from_counts(found.label_counts), num_samples=found.num_samples)
         self.n_features_in_ = len(found.rows_with)
+        self.__dict__.pop("feature_names_in_", None)  # of a table, in an earlier fit
         self._take_labels(np.arange(len(found.label_counts)), smooth_if_empty(prior))
         first, generators = take_first(stream, LOOKED_AT), self._make_generators()
         self.scaling_ = choose_scaling(self, found.are_counts, found.rows_with, first.features, found.num_samples)

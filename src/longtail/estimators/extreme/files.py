@@ -34,7 +34,7 @@ class SavedModel(NamedTuple):
 
     settings: dict[str, Any]
     facts: dict[str, Any]
-    """Names of labels, None for numbers; whether rows are normalized; the calibration; the correction."""
+    """Names of labels and of features, None for numbers; whether rows are normalized; calibration; correction."""
     label_prior: ClassPrior
     num_features: int
     state: dict[str, Tensor]
@@ -49,6 +49,7 @@ class LoadedModel(NamedTuple):
     calibration: Calibration
     shift: Tensor
     names: npt.NDArray[Any]
+    feature_names: npt.NDArray[Any] | None
     correction: Correction
 
 
@@ -58,8 +59,10 @@ def collect_model(estimator: Any) -> SavedModel:
     state = {**estimator.model_.state_dict(), "shift": estimator.shift_}
     if estimator.scaling_.idf is not None:
         state["idf"] = torch.from_numpy(estimator.scaling_.idf)
+    feature_names = getattr(estimator, "feature_names_in_", None)
     facts = {
         "names": None if estimator.classes_.dtype.kind in "iu" else estimator.classes_.tolist(),
+        "feature_names": None if feature_names is None else feature_names.tolist(),
         "normalizes_rows": estimator.scaling_.normalizes_rows,
         "calibration": list(estimator.calibration_),
         "correction": estimator.correction_.to_json() | {"counts": []},  # they are a tensor of the file
@@ -105,17 +108,18 @@ def build_model(saved: SavedModel, activation: str, skip_connection: bool, scale
     slope, offset, is_single, is_decoupled = saved.facts["calibration"]
     scaling = FeatureScaling(None if idf is None else idf.numpy(), bool(saved.facts["normalizes_rows"]))
     calibration = Calibration(float(slope), float(offset), bool(is_single), bool(is_decoupled))
-    names = _read_names(saved.facts["names"], num_labels)
+    label_names = _read_names(saved.facts["names"], num_labels)
+    feature_names = _read_names(saved.facts["feature_names"], saved.num_features)
+    names = np.arange(num_labels) if label_names is None else np.asarray(label_names)
+    columns = None if feature_names is None else np.asarray(feature_names, dtype=object)
     record = {**saved.facts["correction"], "counts": saved.label_prior.counts}
-    return LoadedModel(network, scaling, calibration, shift, names, Correction.from_json(record))
+    return LoadedModel(network, scaling, calibration, shift, names, columns, Correction.from_json(record))
 
 
-def _read_names(names: list[str] | None, num_labels: int) -> npt.NDArray[Any]:
-    if names is None:
-        return np.arange(num_labels)
-    if len(names) != num_labels or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{len(names)} names of {num_labels} labels")
-    return np.asarray(names)
+def _read_names(names: list[str] | None, num_names: int) -> list[str] | None:
+    if names is not None and (len(names) != num_names or not all(isinstance(name, str) for name in names)):
+        raise ValueError(f"{len(names)} names of {num_names}")
+    return names
 
 
 def _check_state(state: Mapping[str, Tensor], names: set[str], sizes: tuple[int, int, int]) -> None:
