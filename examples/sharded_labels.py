@@ -86,8 +86,8 @@ def train(options):
 
     batches = FileBatches(path, batch_size=96, num_parts=8)
     for step, batch in enumerate(batches.start_at(first_step), first_step):
-        if step == options.steps:
-            break
+        if step >= options.steps:
+            break  # at once, where an earlier call has trained as long
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss = head(encoder(batch), batch.target, generator)
@@ -99,12 +99,13 @@ def train(options):
             checkpoints.save(step + 1, state | {"optimizers": [part.state_dict() for part in optimizers]})
 
     with torch.no_grad():
-        best = head.topk(encoder(batch), k=1).indices
+        embeddings = encoder(batch)  # of the batch that would be next
+        loss, best = head(embeddings, batch.target, generator), head.topk(embeddings, k=1).indices
     hits = torch.tensor([(best == batch.target).any(dim=1).sum(), len(best)])
     dist.all_reduce(hits)
     if rank == 0:
         share = hits[0] / hits[1]
-        print(f"{size} processes, steps {first_step} to {options.steps}, loss {loss:.5f}, accuracy {share:.3f}")
+        print(f"{size} processes, steps {first_step} to {step}, loss {loss:.5f}, accuracy {share:.3f}")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def test_sharded_training_resumes_with_another_number_of_processes(tmp_path):
     assert resumed[:3] == [1, 20, 60]
     assert resumed[3] == pytest.approx(whole[3], rel=1e-3)
     assert whole[3] < 0.7 * first[3]
+    assert run("b", 2, 40)[:3] == [2, 60, 60]  # it was trained for longer than that
 
 
 @pytest.mark.slow
