@@ -88,6 +88,35 @@ def test_probabilities_do_not_depend_on_how_many_logits_are_held(monkeypatch: py
     np.testing.assert_array_equal(model.predict(X).toarray(), sets)
 
 
+@pytest.mark.parametrize(
+    "y",
+    [
+        [[2], [1], [2], [0]],
+        [[0, 2], [1, 2], [2, 1], [0, 1]],
+        [[np.int64(2)], [1], [2], [0]],
+        ((2,), (1,), (2,), (0,)),
+    ],
+)
+def test_lists_of_numbers_may_all_have_one_length(y: Any) -> None:
+    X = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(
+        quick().fit(X, y).decision_function(X), quick().fit(X, [set(row) for row in y]).decision_function(X)
+    )
+
+
+def test_lists_are_read_alike_in_any_batch_once_labels_are_known() -> None:
+    X, y = made()
+    model = quick().fit(X, y)
+    assert model.score(X[:1], [[0]]) == model.score(X[:1], [{0}]) == 1.0
+    assert model.score(X[30:31], [[1]]) == 0.0
+    assert model.score(X[:1], [[1, 0]]) == 1.0
+    assert model.score(X[10:11], [[0, 1, 0]]) == 1.0  # as wide as the labels: a matrix
+    quick().partial_fit(X[:2], [[0], [1]], classes=3).partial_fit(X[:1], [[2]])
+    for matrix in ([[0, 0]], [[0, 1, 0, 1]]):
+        with pytest.raises(ValueError, match="y must have the 3 labels of training"):
+            model.score(X[:1], matrix)
+
+
 def test_pandas_and_polars_are_the_arrays() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     X, y = made()

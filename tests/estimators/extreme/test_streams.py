@@ -89,8 +89,11 @@ def test_an_epoch_has_every_labeled_sample_once_in_bounded_memory(path: Path, nu
     source = streams.StreamedSamples(stream, FeatureScaling(None, False), 108 - num_skipped, num_skipped, 40)
     labeled = np.flatnonzero(np.diff(y.indptr))[num_skipped:]
     expected = sorted(map(tuple, X.toarray()[labeled].tolist()))
-    sizes = [block.features.shape[0] for block in source._blocks(torch.Generator().manual_seed(0))]
+    sizes = [block.features.shape[0] for block in source._blocks(16, torch.Generator().manual_seed(0))]
     assert max(sizes) <= 40 + 16
+    sizes = [len(batch.rows.offsets) - 1 for batch in source.batches(16, torch.Generator(), "cpu")]
+    assert len(sizes) == source.num_batches(16)
+    assert set(sizes[:-1]) == {16}
     found, orders = [], []
     for seed in range(2):
         rows = []

@@ -263,7 +263,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
                 folder of Parquet files, with columns of lists "labels", "features" and "values". Files are read in
                 chunks: ``buffer_size`` samples are shuffled at a time, and memory does not grow with the file.
             y: [N, C] zeros and ones, SciPy sparse, dense, or a table whose columns are labels; [N] whole numbers or
-                names, one label per sample; or one list or set of these per sample.
+                names, one label per sample; or one list or set of these per sample. Lists of zeros and ones that
+                all have one length are a matrix; sets never are.
             sample_weight: [N] how much each sample counts; None: all alike.
 
         Returns:

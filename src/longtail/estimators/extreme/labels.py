@@ -62,7 +62,7 @@ def _read(y: Any, names: Names | None) -> Labels:
         return _with_numbers(indicator_rows(y, "y"), False)
     columns = _column_names(y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else y  # a table or series of pandas or polars
-    if _holds_collections(values):
+    if _holds_collections(values, None if names is None else len(names)):
         return _join_collections(values, names)
     if np.ndim(values) == 1:
         return _one_hot(np.asarray(values), names)
@@ -81,7 +81,7 @@ def _column_names(y: Any) -> Names | None:
     return np.asarray(list(columns))
 
 
-def _holds_collections(values: Any) -> bool:
+def _holds_collections(values: Any, num_labels: int | None) -> bool:
     """Whether this is one collection of labels per sample, rather than rows of zeros and ones."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return False
@@ -90,8 +90,15 @@ def _holds_collections(values: Any) -> bool:
     if not all(isinstance(item, list | tuple | set | frozenset | np.ndarray) for item in values):
         return False
     lengths = {len(item) for item in values}
-    # Lists of one length are a matrix, as everywhere, unless they hold words.
-    return len(lengths) > 1 or any(isinstance(label, str) for item in values for label in item)
+    if len(lengths) > 1 or any(_names_a_label(value) for item in values for value in item):
+        return True
+    # Lists of zeros and ones that all have one length are a matrix, as everywhere, unless it would be too narrow.
+    is_narrow = num_labels is not None and max(lengths, default=num_labels) < min(num_labels, 3)
+    return is_narrow and all(len(set(item)) == len(item) for item in values)
+
+
+def _names_a_label(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, int | np.integer) and value not in (0, 1))
 
 
 def _join_collections(values: Any, names: Names | None) -> Labels:

@@ -120,17 +120,20 @@ class StreamedSamples(NamedTuple):
     """Samples that are shuffled with each other; about twice as many are in memory."""
 
     def num_batches(self, size: int) -> int:
-        """Steps per epoch, nearly."""
+        """Steps per epoch."""
         return math.ceil(self.num_samples / size)
 
     def batches(self, size: int, generator: torch.Generator, device: str) -> Iterator[LabelBatch]:
-        """One pass: a buffer is filled and shuffled, half of it is used, and the rest mixes with what comes next."""
-        for block in self._blocks(generator):
+        """One pass: a buffer is filled and shuffled, half of it is used, and the rest mixes with what comes next.
+
+        All batches but the last are full, so that as many come as ``num_batches`` says.
+        """
+        for block in self._blocks(size, generator):
             for start in range(0, block.features.shape[0], size):
                 features = self.scaling.apply(block.features[start : start + size])
                 yield make_batch(features, block.labels[start : start + size], None, device)
 
-    def _blocks(self, generator: torch.Generator) -> Iterator[Chunk]:
+    def _blocks(self, batch_size: int, generator: torch.Generator) -> Iterator[Chunk]:
         pool, held, skipped = [], 0, 0
         for chunk in self.stream.chunks():
             labeled = np.flatnonzero(np.diff(chunk.labels.indptr))
@@ -138,11 +141,11 @@ class StreamedSamples(NamedTuple):
             skipped += left_out
             pool.append(select_rows(chunk, labeled[left_out:]))
             held += len(labeled) - left_out
-            if held >= self.buffer_size:
+            if held >= max(self.buffer_size, 2 * batch_size):
                 block = _shuffle(join_chunks(pool), generator)
-                half = held // 2
-                yield select_rows(block, np.arange(half))
-                pool, held = [select_rows(block, np.arange(half, held))], held - half
+                used = held // 2 // batch_size * batch_size
+                yield select_rows(block, np.arange(used))
+                pool, held = [select_rows(block, np.arange(used, held))], held - used
         if held:
             yield _shuffle(join_chunks(pool), generator)
 

@@ -58,7 +58,7 @@ class Source(Protocol):
     """Where batches come from."""
 
     def num_batches(self, size: int) -> int:
-        """Steps per epoch, exactly or nearly."""
+        """Steps per epoch."""
 
     def batches(self, size: int, generator: torch.Generator, device: str) -> Iterator[LabelBatch]:
         """One pass over the samples, in random order."""
@@ -138,7 +138,7 @@ class Progress:
 
     @property
     def done(self) -> float:
-        """Share of all steps; below 1 also where a source has more batches than it said."""
+        """Share of all steps; below 1 also where a file has grown since it was counted."""
         return min(self.num_steps / (self.num_epochs * self.num_batches), 0.999)
 
     def step(self, losses: Sequence[Tensor]) -> None:
