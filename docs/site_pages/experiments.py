@@ -61,8 +61,9 @@ def held_out_table(path: Path) -> str:
     for (name,), members in group_rows(rows, "set").items():
         by_model = {model: found for (model,), found in group_rows(members, "model").items()}
         values = [estimate(float(row["tail R@10"]) for row in by_model[model]) for model in models]
-        body.append([name, *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
-    return table(["tail R@10, five parts", *models], body)
+        parts = len({row["seed"] for row in members})
+        body.append([name, str(parts), *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
+    return table(["tail R@10", "parts", *models], body)
 
 
 def stream_table(path: Path) -> str:
