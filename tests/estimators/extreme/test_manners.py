@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array, issparse
 from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from longtail.estimators import ExtremeClassifier
 from longtail.estimators.extreme import features as feature_scaling
@@ -115,6 +115,28 @@ def test_lists_are_read_alike_in_any_batch_once_labels_are_known() -> None:
     for matrix in ([[0, 0]], [[0, 1, 0, 1]]):
         with pytest.raises(ValueError, match="y must have the 3 labels of training"):
             model.score(X[:1], matrix)
+
+
+@pytest.mark.parametrize("unseen", [[{"owl"}], [{"cat", "owl"}]])
+def test_labels_that_training_had_no_sample_of_are_not_found(unseen: Any) -> None:
+    X = np.eye(2, dtype=np.float32).repeat(10, axis=0)
+    model = quick().fit(X, np.array(["cat", "dog"]).repeat(10))
+    expected = (1 + ("cat" in unseen[0])) / 2
+    assert model.score(X[[0, 0]], [{"cat"}, *unseen]) == expected
+    with pytest.raises(ValueError, match="Got 'owl'"):
+        model.predict_proba(X, ["cat", "owl"])
+
+
+def test_rare_labels_do_not_stop_cross_validation() -> None:
+    X = np.eye(2, dtype=np.float32).repeat(10, axis=0)
+    for y in (np.array([0] * 10 + [1] * 9 + [2]), np.array(["a"] * 10 + ["b"] * 9 + ["c"])):
+        scores = cross_val_score(quick(), X, y, cv=KFold(4))
+        assert np.isfinite(scores).all()
+
+
+def test_samples_without_any_label_are_told_so() -> None:
+    with pytest.raises(ValueError, match=r"y must have two labels or more.* Got 0 labels and 0 positives"):
+        ExtremeClassifier().fit(np.eye(3), [[], [], []])
 
 
 def test_pandas_and_polars_are_the_arrays() -> None:

@@ -397,11 +397,12 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: [N, D] features.
-            y: labels, in any of the forms that ``fit`` takes.
+            y: labels, in any of the forms that ``fit`` takes. One that training had no sample of, as happens to rare
+                labels in cross-validation, is one that nobody can find.
             sample_weight: [N] how much each sample counts; None: all alike.
         """
         features = self._check_features(X)
-        labels = read_labels(y, features.shape[0], self.classes_)
+        labels = read_labels(y, features.shape[0], self.classes_, accepts_unknown=True)
         weights = check_sample_weight(sample_weight, features.shape[0])
         return precision_at_1(rank_labels(self.model_, features, 1), labels.rows, weights)
 

@@ -29,9 +29,12 @@ class Labels(NamedTuple):
     """Whether ``y`` had one label per sample by its form."""
 
 
-def read_labels(y: Any, num_samples: int, names: Names | None = None) -> Labels:
-    """The labels in what ``fit`` and ``score`` take; ``names`` are those of training, once there was."""
-    found = _read(y, names)
+def read_labels(y: Any, num_samples: int, names: Names | None = None, accepts_unknown: bool = False) -> Labels:
+    """The labels in what ``fit`` and ``score`` take; ``names`` are those of training, once there was.
+
+    Labels that are none of ``names`` are an error; with ``accepts_unknown`` they are left out, unless all are.
+    """
+    found = _read(y, names, accepts_unknown)
     if found.rows.shape[0] != num_samples:
         raise ValueError(f"X and y must have one length. Got {num_samples} and {found.rows.shape[0]}.")
     if names is None and (found.rows.shape[1] < 2 or found.rows.nnz == 0):
@@ -53,19 +56,20 @@ def as_names(classes: Any) -> Names | None:
 
 def find_columns(labels: Any, names: Names) -> npt.NDArray[np.int64]:
     """[K] the columns of some labels."""
-    columns, _ = _encode(np.asarray(labels).reshape(-1), names)
+    columns, _ = _encode(np.asarray(labels).reshape(-1), names, accepts_unknown=False)
     return columns.astype(np.int64)
 
 
-def _read(y: Any, names: Names | None) -> Labels:
+def _read(y: Any, names: Names | None, accepts_unknown: bool) -> Labels:
     if is_sparse(y):
         return _with_numbers(indicator_rows(y, "y"), False)
     columns = _column_names(y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else y  # a table or series of pandas or polars
     if _holds_collections(values, None if names is None else len(names)):
-        return _join_collections(values, names)
+        return _join_collections(values, names, accepts_unknown)
     if np.ndim(values) == 1:
-        return _one_hot(np.asarray(values), names)
+        array = np.asarray(values)
+        return Labels(*_make_rows(array, np.arange(len(array)), len(array), names, accepts_unknown), True)
     rows = indicator_rows(check_array(values, dtype=None, input_name="y"), "y")
     if columns is None or len(columns) != rows.shape[1]:
         return _with_numbers(rows, False)
@@ -90,7 +94,7 @@ def _holds_collections(values: Any, num_labels: int | None) -> bool:
     if not all(isinstance(item, list | tuple | set | frozenset | np.ndarray) for item in values):
         return False
     lengths = {len(item) for item in values}
-    if len(lengths) > 1 or any(_names_a_label(value) for item in values for value in item):
+    if len(lengths) > 1 or lengths == {0} or any(_names_a_label(value) for item in values for value in item):
         return True
     # Lists of zeros and ones that all have one length are a matrix, as everywhere, unless it would be too narrow.
     is_narrow = num_labels is not None and max(lengths, default=num_labels) < min(num_labels, 3)
@@ -101,53 +105,59 @@ def _names_a_label(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, int | np.integer) and value not in (0, 1))
 
 
-def _join_collections(values: Any, names: Names | None) -> Labels:
+def _join_collections(values: Any, names: Names | None, accepts_unknown: bool) -> Labels:
     parts = [list(item) for item in values]
     flat = list(chain.from_iterable(parts))
     kinds = {isinstance(label, str) for label in flat}
     if len(kinds) > 1:
         raise ValueError("y must have names or whole numbers as labels. Got both.")
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    columns, names = _encode(np.asarray(flat if flat else np.zeros(0, dtype=np.int64)), names)
-    places = np.concatenate([[0], lengths.cumsum()])
-    rows = csr_array((np.ones(len(columns), dtype=np.int64), columns, places), shape=(len(parts), len(names)))
-    rows.sum_duplicates()
-    return Labels(rows.astype(np.bool_), names, False)
+    labels = np.asarray(flat if flat else np.zeros(0, dtype=np.int64))
+    samples = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return Labels(*_make_rows(labels, samples, len(parts), names, accepts_unknown), False)
 
 
-def _one_hot(values: Names, names: Names | None) -> Labels:
-    columns, names = _encode(values, names)
-    ones = np.ones(len(columns), dtype=np.bool_)
-    rows = csr_array((ones, columns, np.arange(len(columns) + 1)), shape=(len(columns), len(names)))
-    return Labels(rows, names, True)
+def _make_rows(
+    labels: Names, samples: Names, num_samples: int, names: Names | None, accepts_unknown: bool
+) -> tuple[Any, Names]:
+    """CSR from labels [P] and the samples [P] that have them, and the names of its columns."""
+    columns, names = _encode(labels, names, accepts_unknown)
+    is_known = columns >= 0
+    places = (samples[is_known], columns[is_known])
+    rows = csr_array((np.ones(is_known.sum(), np.int64), places), shape=(num_samples, len(names)))
+    return rows.astype(np.bool_), names
 
 
-def _encode(values: Names, names: Names | None) -> tuple[Names, Names]:
-    """Each label's column, and the names of all columns."""
+def _encode(values: Names, names: Names | None, accepts_unknown: bool) -> tuple[Names, Names]:
+    """Each label's column, -1 for one that is none of ``names``, and the names of all columns."""
     if values.dtype.kind in "iu":
-        return values, _check_numbers(values, names)
-    if not all(isinstance(value, str) for value in values):
+        wanted, columns, names = _place_numbers(values, names)
+    elif all(isinstance(value, str) for value in values):
+        wanted, columns, names = _place_texts(values.astype(np.str_), names)
+    else:
         raise ValueError(
             "y must be zeros and ones [N, C], whole numbers or names [N], or a collection of these per sample. "
             f"Got {values.dtype} [{len(values)}]."
         )
-    texts = values.astype(np.str_)
+    is_unknown = columns < 0
+    if is_unknown.any() and (is_unknown.all() or not accepts_unknown):
+        raise ValueError(f"y must {wanted}. Got {values[is_unknown].tolist()[0]!r}.")
+    return columns, names
+
+
+def _place_texts(texts: Names, names: Names | None) -> tuple[str, Names, Names]:
     if names is None:
-        names, columns = np.unique(texts, return_inverse=True)
-        return columns, names
+        names = np.unique(texts)
     column_of = {str(name): column for column, name in enumerate(names)}
-    unknown = sorted(set(texts.tolist()) - set(column_of))
-    if unknown:
-        raise ValueError(f"y must have labels of training. Got {unknown[0]!r}.")
-    return np.array([column_of[text] for text in texts.tolist()], dtype=np.int64), names
+    columns = np.array([column_of.get(text, -1) for text in texts.tolist()], dtype=np.int64)
+    return "have labels of training", columns, names
 
 
-def _check_numbers(values: Names, names: Names | None) -> Names:
-    size = int(values.max(initial=0)) + 1 if names is None else len(names)
-    if values.size and not (values.min() >= 0 and values.max() < size):
-        wanted = "at least 0" if names is None else f"in 0..{size - 1}"
-        raise ValueError(f"y must be {wanted}. Got {values.min() if values.min() < 0 else values.max()}.")
-    return np.arange(size) if names is None else names
+def _place_numbers(numbers: Names, names: Names | None) -> tuple[str, Names, Names]:
+    if numbers.size and numbers.min() < 0:
+        raise ValueError(f"y must be at least 0. Got {numbers.min()}.")
+    if names is None:
+        names = np.arange(int(numbers.max(initial=-1)) + 1)
+    return f"be in 0..{len(names) - 1}", np.where(numbers < len(names), numbers, -1), names
 
 
 def _with_numbers(rows: Any, is_single: bool) -> Labels:
