@@ -9,7 +9,12 @@ Below the folder that is given (default: LONGTAIL_DATA), in the publishers' layo
     eurlex57k_{train,test}.txt                EURLEX57K: counts of 5,000 words
     reuters90/reuters90.jsonl.gz              Reuters-21578, ModApte, 90 topics: text, as counts of words
     clinc150/data_imbalanced.json.gz          CLINC150, imbalanced: one intent per text, as counts of words
-    sequences/toys.txt.gz                      Amazon Toys: items bought before -> the last one
+    debian/packages.txt                       Debian 12: words of a package's description and what it depends on ->
+                                              its tags (role::program, ...); two thirds of the source packages to
+                                              train on, drawn with seed 0. On Debian, as root (some minutes):
+                                              apt-get update -o Acquire::Languages=en
+                                              apt-cache -o Acquire::Languages=en search --full . > packages.txt
+    sequences/toys.txt.gz                     Amazon Toys: items bought before -> the last one
 
 Texts become counts of words that occur in at least two training texts. Every model gets the counts or, where that is
 better for it, rows of tf-idf of length 1: ``extreme_peers.py`` says which.
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +90,21 @@ def _read_clinc(root: Path) -> Problem:
     return _count_words(*(([text for text, _ in part], [[intent] for _, intent in part]) for part in parts))
 
 
+def _read_debian(root: Path) -> Problem:
+    texts, tags, sources = [], [], []
+    for record in (root / "debian/packages.txt").read_text(encoding="utf-8").split("\n\n"):
+        fields = dict(part.split(":", 1) for part in re.split(r"\n(?! )", record) if ":" in part)
+        if "Tag" in fields:
+            words = [fields.get(name, "") for name in ("Package", "Description-en", "Pre-Depends", "Depends")]
+            texts.append(re.sub(r"\([^)]*\)", "", " ".join(words)))  # without versions in brackets
+            tags.append([tag.strip() for tag in fields["Tag"].split(",")])
+            sources.append(fields.get("Source", fields["Package"]).split()[0])  # without a version behind it
+    names, of_source = np.unique(sources, return_inverse=True)
+    is_tested = (np.random.default_rng(0).permutation(len(names)) < round(len(names) / 3))[of_source]
+    parts = [np.flatnonzero(is_tested == chosen) for chosen in (False, True)]
+    return _count_words(*(([texts[i] for i in part], [tags[i] for i in part]) for part in parts))
+
+
 def _read_toys(root: Path) -> Problem:
     with gzip.open(root / "sequences/toys.txt.gz", "rt", encoding="utf-8") as file:
         users = [[int(item) for item in line.split()[1:]] for line in file]
@@ -96,7 +117,8 @@ def _read_toys(root: Path) -> Problem:
 
 def _count_words(train: tuple[Sequence[str], Any], test: tuple[Sequence[str], Any]) -> Problem:
     words, names = CountVectorizer(min_df=2, dtype=np.float32), MultiLabelBinarizer(sparse_output=True)
-    features, labels = csr_array(words.fit_transform(train[0])), csr_array(names.fit_transform(train[1]))
+    names.fit([*train[1], *test[1]])  # labels that no training sample has are kept
+    features, labels = csr_array(words.fit_transform(train[0])), csr_array(names.transform(train[1]))
     return Problem(features, labels, csr_array(words.transform(test[0])), csr_array(names.transform(test[1])))
 
 
@@ -125,6 +147,7 @@ READERS: dict[str, Callable[[Path], Problem]] = {
     "eurlex57k": _read_files("eurlex57k_train.txt", "eurlex57k_test.txt"),
     "reuters90": _read_reuters,
     "clinc150": _read_clinc,
+    "debian": _read_debian,
     "toys": _read_toys,
 }
 """Every data set by its name."""

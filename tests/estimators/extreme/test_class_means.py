@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_array
 
 from longtail.estimators import ExtremeClassifier
+from longtail.estimators.extreme.class_means import add_class_means
+from longtail.estimators.extreme.data import Samples
+from longtail.estimators.extreme.settings import DataShape, choose_settings
 from longtail.margins import logit_adjusted
 from longtail.negatives import HINGE, LOGISTIC
 
@@ -33,22 +37,26 @@ def made(num_samples: int = 90, num_labels: int = 4) -> tuple[Any, Any]:
 
 def add_by_loops(model: ExtremeClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
     """The logits of a model without class means, with the term as the docstring says, in float64."""
+    vectors = model.model_.weight.detach().numpy().astype(np.float64)[:, :-1]
     hidden = model.embed(X).numpy().astype(np.float64)[:, :-1]
     logits = model.decision_function(X).astype(np.float64)
     labeled = [row for row in range(len(y)) if y[row].any()]
     total = sum(sample_weight[row] for row in labeled)
     mean = sum(sample_weight[row] * hidden[row] for row in labeled) / total
-    square = sum(sample_weight[row] * ((hidden[row] - mean) ** 2).sum() for row in labeled) / total
+    directions, counts = {}, {}
     for label in range(y.shape[1]):
         rows = [row for row in labeled if y[row, label]]
         count = sum(sample_weight[row] for row in rows)
         if not count:
             continue
         direction = sum(sample_weight[row] * hidden[row] for row in rows) / count - mean
-        direction /= np.linalg.norm(direction)
+        directions[label], counts[label] = direction / np.linalg.norm(direction), count
+    pairs = [(count, directions[label] @ vectors[label]) for label, count in counts.items()]
+    learned = sum(count * length for count, length in pairs) / sum(counts.values())
+    assert learned > 0
+    for label, direction in directions.items():
         for row in range(len(hidden)):
-            share = direction @ (hidden[row] - mean) / np.sqrt(square)
-            logits[row, label] += WEIGHT * 5 / (5 + count) * share
+            logits[row, label] += WEIGHT * learned * 5 / (5 + counts[label]) * (direction @ (hidden[row] - mean))
     return logits
 
 
@@ -111,11 +119,11 @@ def test_rare_labels_are_found_that_training_alone_misses() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 6.0),
-        ({"emphasis": "tail"}, 6.0),
+        ({}, 0.5),
+        ({"emphasis": "tail"}, 0.5),
         ({"emphasis": "precision"}, 0.0),
         ({"margins": logit_adjusted}, 0.0),
-        ({"loss": LOGISTIC}, 3.0),
+        ({"loss": LOGISTIC}, 0.25),
         ({"loss": HINGE}, 0.0),
         ({"scale": 8.0}, 0.0),
         ({"class_mean_weight": 2.0, "loss": HINGE}, 2.0),
@@ -147,3 +155,14 @@ def test_hidden_values_that_are_all_alike_change_nothing(value: float) -> None:
     X, y = np.full((21, 3), value, dtype=np.float32), np.arange(21) % 4
     plain, with_means = (fit(X, y, weight).decision_function(X) for weight in (0.0, WEIGHT))
     np.testing.assert_allclose(with_means, plain, atol=1e-3)
+
+
+def test_vectors_that_point_away_from_their_means_are_left_as_they_are() -> None:
+    X, y = made()
+    model = fit(X, y, 0.0)
+    network, settings = model.model_, choose_settings(model, DataShape(len(y), int(y.sum()), 6, 5, False))
+    with torch.no_grad():
+        network.weight[:, :-1] *= -1
+    before = network.weight.detach().clone()
+    add_class_means(network, Samples(X, csr_array(y), np.flatnonzero(y.any(axis=1))), WEIGHT, settings)
+    torch.testing.assert_close(network.weight.detach(), before, rtol=0, atol=0)

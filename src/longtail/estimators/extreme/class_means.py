@@ -38,23 +38,26 @@ class _Sums(NamedTuple):
 
 @torch.no_grad()
 def add_class_means(network: Network, source: Source, weight: float, settings: TrainingSettings) -> None:
-    """Add to the logit of a rare label how near a sample is to the mean of the label's samples.
+    """Lengthen the vector of a rare label toward the mean of the label's samples.
 
     Formula:
-        f[y] <- f[y] + weight * 5 / (5 + n[y]) * <u[y], h - m> / s;
-        u[y] is the direction from m to the mean of the label's samples, m the mean of h over all samples, and s the
-        root of the mean of |h - m|^2
+        f[y] <- f[y] + weight * a * 5 / (5 + n[y]) * <u[y], h - m>;
+        m is the mean of h over all samples, u[y] the direction from m to the mean of the label's samples, and a the
+        mean of <u[y], w[y]> over all pairs of a sample and a label y of it, at least 0
 
     Training moves the vector of a label of three samples toward them a few times, and away from others thousands of
-    times. Their mean needs no training. The term is 0 in the mean over all samples: it tells near samples from far
-    ones, and does not lift the label as such. It is linear in h, so vectors and biases take it up, and predicting
-    costs nothing more.
+    times. Their mean needs no training. How far logits are apart differs from data to data, so the weight is a share:
+    of a, how long vectors have become in the direction of their labels' means, those of frequent labels most of all.
+    The term is 0 in the mean over all samples: it tells near samples from far ones, and does not lift the label as
+    such. It is linear in h, so vectors and biases take it up, and predicting costs nothing more.
     """
     sums = _sum_hidden_values(network, source, settings)
     differences = sums.labels - sums.counts[:, None] * sums.mean
     nearest = NEAR * sums.counts.clamp(min=1) * sums.spread  # a label that all samples have has no direction
     directions = differences / differences.norm(dim=1).maximum(nearest)[:, None]
-    strength = weight * FEW_SAMPLES / (FEW_SAMPLES + sums.counts) / sums.spread
+    lengths = (directions * network.weight[:, :-1]).sum(dim=1)
+    learned = lengths @ sums.counts / sums.counts.sum()
+    strength = weight * learned.clamp(min=0) * FEW_SAMPLES / (FEW_SAMPLES + sums.counts)
     network.weight[:, :-1] += strength[:, None] * directions
     network.weight[:, -1] -= strength * (directions @ sums.mean)
 

@@ -87,9 +87,9 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     Args:
         emphasis: what counts: "precision", "balanced" or "tail", which are 0, 0.2 and 0.5 as the tau of
             ``longtail.margins.logit_adjusted``; or tau itself. ``margins`` takes its place.
-        class_mean_weight: how much rare labels lean on the mean of their samples: after training, the logit of a
-            label of n samples gets class_mean_weight * 5 / (5 + n) times the share of h's distance from the mean of
-            all samples that points toward the mean of the label's. None: 6 with ``CROSS_ENTROPY``, 3 with
+        class_mean_weight: how much rare labels lean on the mean of their samples: after training, the vector of a
+            label of n samples gets longer in the direction of their mean, by class_mean_weight * 5 / (5 + n) times
+            how long vectors have become in these directions by training. None: 0.5 with ``CROSS_ENTROPY``, 0.25 with
             ``LOGISTIC``, and 0 with other losses, where precision is emphasized, where ``margins`` or ``weighting``
             ask for another objective, or ``scale`` is given.
             ``partial_fit`` has no class means.
