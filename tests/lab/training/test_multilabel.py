@@ -98,6 +98,14 @@ def test_mixup_is_refused(tmp_path):
         quick(with_settings(RECIPE, ["train.mixing=mixup"]), tmp_path)
 
 
+def test_more_scores_than_memory_has_are_refused_before_anything_is_written(tmp_path, monkeypatch, one_line):
+    monkeypatch.setattr("longtail.lab.training.checks.MOST_SCORES", 4499)
+    with pytest.raises(ValueError, match=r"here 450 x 10 \(0 GB\); take longtail\.ExtremeClassifier") as caught:
+        quick(RECIPE, tmp_path / "run")
+    one_line(caught)
+    assert not (tmp_path / "run").exists()
+
+
 def test_masking_trains_with_one_label_a_sample_too(tmp_path):
     recipe = with_settings(RECIPE, ["data.source=digits"])
     recipe = Recipe("digits", DataRecipe("digits", "exponential", 10.0), recipe.model, recipe.train, recipe.method)

@@ -24,6 +24,9 @@ from longtail.prior import ClassPrior
 
 __all__ = ["check_data", "check_labels", "check_recipe"]
 
+MOST_SCORES = 2**31
+"""Scores that a run may keep: 8.6 GB, twice where a method adjusts them."""
+
 IMAGE_SETTINGS = ("pad_crop", "resized_crop", "flip", "cutout", "start_size", "augmentation")
 PLAIN_STEPS = {"optimizer": "sgd", "accumulate": 1, "clip_norm": 0.0, "mixing": "none", "sharpness": 0.0}
 """What a learner needs: steps of SGD on one batch, linear in its samples."""
@@ -82,6 +85,7 @@ def check_labels(recipe: Recipe, data: Dataset) -> None:
 
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     """Raise for what has no meaning with these data, and for options that fail in a later phase."""
+    _check_scores(data)
     for phase in plan.phases:
         if phase.learner is not None:
             phase.learner(data.train.labels, recipe.train.seed)
@@ -105,6 +109,17 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         _check_sequences(recipe, data, plan)
     if data.is_multilabel and recipe.train.mixing != "none":
         raise ValueError(f"{data.name} is multi-label: train.mixing must be 'none'. Got {recipe.train.mixing!r}.")
+
+
+def _check_scores(data: Dataset) -> None:
+    """Raise where the scores of all test samples would not fit into memory."""
+    size = len(data.test) * data.num_classes
+    if size > MOST_SCORES and not data.is_sequential:
+        raise ValueError(
+            f"{data.name}: a run keeps the scores of all test samples for all labels, here {len(data.test):,} x "
+            f"{data.num_classes:,} ({4 * size / 1e9:.0f} GB); take longtail.ExtremeClassifier, which ranks labels, "
+            "or fewer test samples."
+        )
 
 
 def _check_sequences(recipe: Recipe, data: Dataset, plan: Plan) -> None:
