@@ -8,7 +8,7 @@ from pathlib import Path
 
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages.markdown import table
-from site_pages.rows import Row, group_by_method, group_rows, read_rows
+from site_pages.rows import EXTREME_SETS, Row, group_by_method, group_rows, read_rows
 
 EXTREME_MEASURES = {
     **{f"{measure}@{k}": f"{measure}@{k}" for measure in ("P", "PSP") for k in (1, 3, 5)},
@@ -49,7 +49,7 @@ def extreme_tables(path: Path) -> str:
             means = {column: estimate(float(row[column]) for row in members).mean for column in EXTREME_COLUMNS}
             cells = [f"{value:.{1 if column in EXTREME_MEASURES else 2}f}" for column, value in means.items()]
             body.append([f"{model}, {len(members)} seeds" if len(members) > 1 else model, *cells])
-        parts.append(f"**{name}**\n\n" + table(["model", *EXTREME_COLUMNS.values()], body))
+        parts.append(f"**{EXTREME_SETS.get(name, name)}**\n\n" + table(["model", *EXTREME_COLUMNS.values()], body))
     return "\n\n".join(parts)
 
 
@@ -62,7 +62,8 @@ def held_out_table(path: Path) -> str:
         by_model = {model: found for (model,), found in group_rows(members, "model").items()}
         values = [estimate(float(row["tail R@10"]) for row in by_model[model]) for model in models]
         parts = len({row["seed"] for row in members})
-        body.append([name, str(parts), *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
+        title = EXTREME_SETS.get(name, name).split(":")[0]
+        body.append([title, str(parts), *(f"{value.mean:.1f} ± {value.half_width:.1f}" for value in values)])
     return table(["tail R@10", "parts", *models], body)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from longtail.lab.runs.statistics import Estimate, estimate
 from site_pages import ROOT
 from site_pages.markdown import table
-from site_pages.rows import DATA_NAMES, Row, comparison_rows, group_by_method, group_rows, read_rows
+from site_pages.rows import DATA_NAMES, EXTREME_SETS, Row, comparison_rows, group_by_method, group_rows, read_rows
 
 QUALITY = ROOT / "benchmarks" / "results" / "quality"
 GROUPS = ("tail", "torso", "head")
@@ -102,7 +102,8 @@ def extreme_table(path: Path = QUALITY.parent / "extreme" / "sets.csv") -> str:
             found = [models.get(model) for model in RIVALS]
             best = max(value.mean for value in found if value is not None)
             cells = ["" if value is None else f"{value.mean:.1f}" for value in found]
-            body.append([name, *(f"**{cell}**" if cell == f"{best:.1f}" else cell for cell in cells)])
+            title = EXTREME_SETS.get(name, name)
+            body.append([title, *(f"**{cell}**" if cell == f"{best:.1f}" else cell for cell in cells)])
     return table(["precision of the first label, %", *RIVALS.values()], body)
 
 

@@ -13,6 +13,17 @@ METHOD_ROWS = {
     "Logit-adjusted loss": "logit_adjusted",
 }
 """Rows of Table 2 of logit adjustment -> methods."""
+EXTREME_SETS = {
+    "clinc150": "CLINC150: texts, 150 intents",
+    "corel5k": "Corel5k: images, 374 words",
+    "debian": "Debian: packages, 597 tags",
+    "delicious": "Delicious: bookmarks, 983 tags",
+    "eurlex57k": "EURLEX57K: laws, 4,271 subjects",
+    "rcv1": "RCV1, subset 1: news, 101 topics",
+    "reuters90": "Reuters-90: news, 90 topics",
+    "tmc2007": "TMC2007-500: flight reports, 22 problems",
+}
+"""Sets of extreme classification, as ``benchmarks/extreme_table.py`` calls them, and what they are."""
 DATA_NAMES = {
     "cifar10_lt_fast": "CIFAR-10-LT",
     "cifar100_lt_fast": "CIFAR-100-LT",
