@@ -92,6 +92,13 @@ def test_section_5_1_has_both_losses_and_eight_schemes_each():
     assert len(several.entries) == len(names) + 16
 
 
+@pytest.mark.parametrize("data", ["delicious", "amazoncat13k", "wikilshtc325k"])
+def test_sets_of_very_many_labels_are_sent_to_their_experiment(data, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "sampling-bias", "--data", data, "--output", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"--data {data} has very many labels: longtail reproduce delicious takes it." in result.output
+
+
 def test_images_are_trained_with_drawn_negatives(tmp_path, run_here):
     options = experiment.Options(
         data="digits",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from longtail import negatives
+from longtail.lab.data.sets.extreme_repository import REPOSITORY_SETS
 from longtail.lab.reproduce._rows import Row, RowFormat, check_settings, conclude, make_rows
 from longtail.lab.reproduce._schemes import COLORS, SCHEMES
 from longtail.lab.reproduce._writing import draw_table, json_text, page, plots, write_files
@@ -104,6 +105,8 @@ def run(options: Options, folder: Path, say: Say) -> Outcome:
     """Measure losses without training, or train on long-tailed images as in section 5.1."""
     if options.data == "theory":
         return run_theory(TheoryOptions(options.samples, options.draws, options.seed), folder, say)
+    if options.data in REPOSITORY_SETS:
+        raise ValueError(f"--data {options.data} has very many labels: longtail reproduce delicious takes it.")
     return run_study(build_study(options, options.negatives), options, folder, say)
 
 
