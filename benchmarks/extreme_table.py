@@ -1,4 +1,4 @@
-"""Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on eight data sets.
+"""Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on nine data sets.
 
     python benchmarks/extreme_table.py own --data FOLDER                 # about two hours of a core, mostly EURLEX57K
     python benchmarks/extreme_table.py peers --data FOLDER --peers-python /path/to/python    # as long
@@ -42,6 +42,7 @@ PEERS = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear", "one-vs-rest")
 PLACES, NUM_SEEDS = 50, 3
 MODELS: dict[str, dict[str, Any]] = {
     "ours, defaults": {},
+    "ours, emphasis on the tail": {"emphasis": "tail"},
     "ours, four networks for precision": {"emphasis": "precision", "n_estimators": 4},
 }
 """Settings of ExtremeClassifier."""
