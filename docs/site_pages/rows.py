@@ -25,6 +25,8 @@ EXTREME_SETS = {
 }
 """Sets of extreme classification, as ``benchmarks/extreme_table.py`` calls them, and what they are."""
 DATA_NAMES = {
+    "cifar10_lt": "CIFAR-10-LT, the papers' schedule",
+    "cifar100_lt": "CIFAR-100-LT, the papers' schedule",
     "cifar10_lt_fast": "CIFAR-10-LT",
     "cifar100_lt_fast": "CIFAR-100-LT",
     "multimnist_fast": "MultiMNIST",

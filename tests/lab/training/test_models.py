@@ -96,6 +96,22 @@ def test_convolutions_start_kaiming_normal():
             assert abs(module.weight.std().item() / wanted - 1) < 0.05
 
 
+@pytest.mark.parametrize("branches", [1, 2])
+def test_a_final_norm_keeps_embeddings_short_however_large_the_last_values_are(branches):
+    torch.manual_seed(0)
+    images = torch.randn(16, 3, 8, 8)
+    plain = build_model("resnet20", 5, (3, 8, 8), branches=branches)
+    normed = build_model("resnet20", 5, (3, 8, 8), branches=branches, final_norm=True)
+    normed.load_state_dict(plain.state_dict(), strict=False)
+    before, after = plain.embed(images), normed.embed(images)
+    assert before.shape == after.shape == (16, 64 * branches)
+    torch.testing.assert_close(after.mean(dim=0), torch.zeros(64 * branches), atol=1e-5, rtol=0)
+    assert (after.square().mean(dim=0) <= 1).all()
+    deviation = before.std(dim=0)
+    correlation = ((before - before.mean(dim=0)) * after).mean(dim=0) / (deviation * after.std(dim=0))
+    assert (correlation[deviation > 1e-6] > 0.9).all()  # each number is what it was, shifted and scaled
+
+
 def test_a_bag_of_features_is_a_weighted_sum():
     torch.manual_seed(0)
     encoder = BagOfFeatures(4, width=6, out_features=3).double()

@@ -131,6 +131,8 @@ class SmallResNet(nn.Module):
         in_channels: channels of the images.
         width: channels of the first stage.
         branches: how many last stages there are, side by side: one for each of several experts.
+        final_norm: whether values go through one more batch normalization before the mean of pixels, so that the
+            length of embeddings does not grow in training: as in the network of Menon et al., not of He et al.
 
     Weights of convolutions are Kaiming normal (fan in), batch normalization starts as the identity.
 
@@ -142,7 +144,14 @@ class SmallResNet(nn.Module):
         He et al. (2015), "Delving deep into rectifiers", eq. (10), for the weights.
     """
 
-    def __init__(self, blocks: Sequence[int], in_channels: int = 3, width: int = 16, branches: int = 1) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        in_channels: int = 3,
+        width: int = 16,
+        branches: int = 1,
+        final_norm: bool = False,
+    ) -> None:
         super().__init__()
         if branches < 1:
             raise ValueError(f"branches must be at least 1. Got {branches}.")
@@ -160,6 +169,7 @@ class SmallResNet(nn.Module):
         self.blocks = nn.Sequential(*layers)
         shared = sum(blocks[:2])
         self.others = nn.ModuleList(deepcopy(self.blocks[shared:]) for _ in range(branches - 1))
+        self.final_norm = nn.BatchNorm2d(self.out_features) if final_norm else None
         self.shared = shared
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -169,7 +179,10 @@ class SmallResNet(nn.Module):
         """[N, 4 * width * branches] embeddings of images [N, channels, H, W]."""
         trunk = self.blocks[: self.shared](F.relu_(self.norm(self.conv(images))))
         branches = (self.blocks[self.shared :], *self.others)
-        return torch.cat([branch(trunk).mean(dim=(2, 3)) for branch in branches], dim=1)
+        maps = [branch(trunk) for branch in branches]
+        if self.final_norm is not None:
+            maps = [self.final_norm(torch.cat(maps, dim=1))]
+        return torch.cat([each.mean(dim=(2, 3)) for each in maps], dim=1)
 
 
 class BagOfFeatures(nn.Module):
@@ -265,8 +278,10 @@ def linear(input_shape: Sequence[int]) -> nn.Flatten:
 
 
 def _resnet(blocks_per_stage: int) -> Callable[..., SmallResNet]:
-    def build(input_shape: Sequence[int], width: int = 16, branches: int = 1) -> SmallResNet:
-        return SmallResNet((blocks_per_stage,) * 3, _image_channels(input_shape), width, branches)
+    def build(
+        input_shape: Sequence[int], width: int = 16, branches: int = 1, final_norm: bool = False
+    ) -> SmallResNet:
+        return SmallResNet((blocks_per_stage,) * 3, _image_channels(input_shape), width, branches, final_norm)
 
     return build
 
