@@ -97,7 +97,7 @@ def test_convolutions_start_kaiming_normal():
 
 
 @pytest.mark.parametrize("branches", [1, 2])
-def test_a_final_norm_keeps_embeddings_short_however_large_the_last_values_are(branches):
+def test_a_final_norm_shifts_and_scales_each_number_of_embeddings(branches):
     torch.manual_seed(0)
     images = torch.randn(16, 3, 8, 8)
     plain = build_model("resnet20", 5, (3, 8, 8), branches=branches)

@@ -131,8 +131,8 @@ class SmallResNet(nn.Module):
         in_channels: channels of the images.
         width: channels of the first stage.
         branches: how many last stages there are, side by side: one for each of several experts.
-        final_norm: whether values go through one more batch normalization before the mean of pixels, so that the
-            length of embeddings does not grow in training: as in the network of Menon et al., not of He et al.
+        final_norm: whether values go through one more batch normalization before the mean of pixels, as in the
+            network of Menon et al.; that of He et al. has none.
 
     Weights of convolutions are Kaiming normal (fan in), batch normalization starts as the identity.
 
