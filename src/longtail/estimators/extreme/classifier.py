@@ -44,6 +44,7 @@ from longtail.estimators.extreme.network import (
     rank_labels,
 )
 from longtail.estimators.extreme.objective import describe_correction, initial_bias, make_criterion
+from longtail.estimators.extreme.one_vs_rest import add_one_vs_rest
 from longtail.estimators.extreme.parameters import CONSTRAINTS, NOT_SAVED, check_all_parameters
 from longtail.estimators.extreme.settings import (
     MANY_SAMPLES,
@@ -52,6 +53,7 @@ from longtail.estimators.extreme.settings import (
     choose_class_mean_weight,
     choose_loss,
     choose_network,
+    choose_one_vs_rest_weight,
     choose_settings,
     tau_of,
 )
@@ -79,7 +81,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     """Extreme classification: a ranking of labels from sparse or dense features, with the loss that you choose.
 
     Formula:
-        f[y] = <w[y], h> + b[y] + <a[y], x> (the last term by ``skip_connection``), h = V x + c or relu(V x + c);
+        f[y] = <w[y], h> + b[y] + <a[y], x> (the last term by ``skip_connection`` or ``one_vs_rest_weight``),
+        h = V x + c or relu(V x + c);
         loss = mean over samples and their labels y of
         alpha[y] log(1 + sum_{y' != y} exp(Delta[y, y'] + f[y'] - f[y])), or
         alpha[y] (phi(f[y]) + sum_{y' != y} exp(Delta[y, y']) psi(f[y'])), as ``loss`` says; or with drawn negatives
@@ -93,6 +96,11 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             ``LOGISTIC``, and 0 with other losses, where precision is emphasized, where ``margins`` or ``weighting``
             ask for another objective, or ``scale`` is given.
             ``partial_fit`` has no class means.
+        one_vs_rest_weight: how much a linear support vector machine for each label counts beside the network: logits
+            become the mean of its and theirs, of which those of rare labels count up to twice. None: 0.4 where
+            sparse features are 2,000 or more and samples 5,000 or more, as of texts, labels are not so many that the
+            machines take over a minute, and nothing asks for another objective; else 0. Files and ``partial_fit``
+            have none.
         hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
         activation: "relu", or "identity" as in the paper: what h goes through.
         dropout: share of h that is left out in training.
@@ -196,6 +204,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         *,
         emphasis: str | float = "balanced",
         class_mean_weight: float | None = None,
+        one_vs_rest_weight: float | None = None,
         hidden_size: int | None = None,
         activation: str = "relu",
         dropout: float | None = None,
@@ -226,6 +235,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.emphasis = emphasis
         self.class_mean_weight = class_mean_weight
+        self.one_vs_rest_weight = one_vs_rest_weight
         self.hidden_size = hidden_size
         self.activation = activation
         self.dropout = dropout
@@ -275,6 +285,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         if is_path(X):
             if y is not None or sample_weight is not None:
                 raise ValueError("X is a file, which has the labels; leave y and sample_weight None.")
+            if self.one_vs_rest_weight:
+                raise ValueError("X is a file, and machines need all samples at once; leave one_vs_rest_weight None.")
             return self._fit_stream(open_stream(X))
         if y is None:
             raise ValueError("y must be the labels, unless X is a file that has them. Got None.")
@@ -288,7 +300,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         weights = check_sample_weight(sample_weight, features.shape[0])
         samples = Samples(scaled, labels.rows, chosen, weights)
         num_pairs = int(np.diff(labels.rows.indptr)[chosen].sum())
-        shape = DataShape(len(chosen), num_pairs, features.shape[1], self.n_labels_, is_sparse(features))
+        has_rows, num_values = is_sparse(features), int(features.nnz if is_sparse(features) else features.size)
+        shape = DataShape(len(chosen), num_pairs, features.shape[1], self.n_labels_, has_rows, num_values)
         unseen = Samples(scaled, labels.rows, held_out)
         criterion = self._train(samples, unseen, shape, mean_square(scaled), generators)
         looked_at = held_out if len(held_out) else generators.order_of(chosen)
@@ -365,7 +378,10 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         """[C, H + 1] vectors whose inner products with ``embed(X)`` are the logits: for an index, or to export."""
         check_is_fitted(self)
         if self.model_.direct is not None:
-            raise ValueError("label_vectors: a skip_connection gives logits that are no inner products.")
+            raise ValueError(
+                "label_vectors: logits with a linear path are no inner products; fit with skip_connection=False and "
+                "one_vs_rest_weight=0."
+            )
         return use_rows(self.model_.weight.detach(), self.model_.scale)
 
     def embed(self, X: Any) -> Tensor:
@@ -503,7 +519,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         criterion = make_criterion(self, loss, self.label_prior_, self.classes_)
         class_mean_weight = choose_class_mean_weight(self, loss)
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis), "loss": loss}
-        self.settings_["class_mean_weight"] = class_mean_weight
+        one_vs_rest_weight = choose_one_vs_rest_weight(self, shape)
+        self.settings_ |= {"class_mean_weight": class_mean_weight, "one_vs_rest_weight": one_vs_rest_weight}
         networks, self.history_ = [], []
         for number in range(1, chosen.n_estimators + 1):
             network = self._make_network(chosen, shape.num_features, criterion, mean_square, generators)
@@ -514,6 +531,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         self.model_ = join_networks(networks)
         if class_mean_weight:
             add_class_means(self.model_, source, class_mean_weight, settings)
+        if one_vs_rest_weight and isinstance(source, Samples):
+            add_one_vs_rest(self.model_, source, one_vs_rest_weight)
         return criterion
 
     def _begin(self, features: Any, criterion: Criterion) -> None:

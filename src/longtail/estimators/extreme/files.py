@@ -96,7 +96,7 @@ def read_model(path: PathLike) -> SavedModel:
 
 def build_model(saved: SavedModel, activation: str, skip_connection: bool, scale: float | None) -> LoadedModel:
     """The network with the saved numbers and what goes with it, if all is of the right shapes."""
-    network = Network(0, 0, 0, activation, skip_connection, scale)
+    network = Network(0, 0, 0, activation, skip_connection or "direct" in saved.state, scale)
     state, num_labels = dict(saved.state), saved.label_prior.num_classes
     shift, idf = state.pop("shift"), state.pop("idf", None)
     _check_shape("shift", shift, (num_labels,))

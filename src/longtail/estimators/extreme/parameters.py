@@ -24,6 +24,7 @@ __all__ = ["CONSTRAINTS", "NOT_SAVED", "check_all_parameters"]
 CONSTRAINTS: Constraints = {
     "emphasis": (text(*EMPHASES), number(0)),
     "class_mean_weight": (number(0), NOTHING),
+    "one_vs_rest_weight": (number(0), NOTHING),
     "hidden_size": (WHOLE, NOTHING),
     "activation": (text("identity", "relu"),),
     "dropout": (number(0, 1), NOTHING),
@@ -69,7 +70,8 @@ def check_all_parameters(estimator: Any) -> None:
         raise ValueError("skip_connection needs the full softmax; leave distribution and scale None.")
     if (estimator.n_estimators or 1) > 1 and estimator.scale is not None:
         raise ValueError("n_estimators must be 1 where scale makes cosines of logits. Got more.")
-    if estimator.class_mean_weight and estimator.scale is not None:
-        raise ValueError("class_mean_weight must be None or 0 where scale makes cosines of logits. Got more.")
+    for name in ("class_mean_weight", "one_vs_rest_weight"):
+        if getattr(estimator, name) and estimator.scale is not None:
+            raise ValueError(f"{name} must be None or 0 where scale makes cosines of logits. Got more.")
     if estimator.loss is CONTRASTIVE and estimator.scale != 1:
         raise ValueError(f"CONTRASTIVE is a loss of cosines; scale must be 1. Got {estimator.scale}.")
