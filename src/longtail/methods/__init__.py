@@ -9,7 +9,7 @@ from longtail.methods.embedding import ELM_SETTINGS, elm
 from longtail.methods.ensembles import experts, experts_with, skill_diverse_experts
 from longtail.methods.meta import RateLearner, WeightLearner, balanced_meta_softmax, meta_reweighted
 from longtail.methods.method import Method
-from longtail.methods.plan import Learner, Phase, Plan, margin_plan, takes_embeddings
+from longtail.methods.plan import Learner, Phase, Plan, margin_plan, takes_embeddings, takes_label_lists
 from longtail.methods.sampled import DISTRIBUTIONS, WEIGHTINGS, sampled_softmax
 from longtail.methods.schedules import (
     class_balanced_sampling,
@@ -37,6 +37,7 @@ __all__ = [
     "Learner",
     "margin_plan",
     "takes_embeddings",
+    "takes_label_lists",
     "DISTRIBUTIONS",
     "WEIGHTINGS",
     "sampled_softmax",

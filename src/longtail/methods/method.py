@@ -36,6 +36,8 @@ class Method:
     """What sets it apart from another method with the same card."""
     accepts_multilabel: bool = False
     """Whether its losses take multi-label targets, [N, C] of 0 and 1, as well as class indices."""
+    accepts_label_lists: bool = False
+    """Whether its losses take multi-label targets as lists, [N, L], and rank labels: for very many of them."""
 
     @property
     def summary(self) -> str:

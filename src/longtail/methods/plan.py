@@ -27,6 +27,7 @@ __all__ = [
     "instance_sampler",
     "margin_plan",
     "takes_embeddings",
+    "takes_label_lists",
 ]
 
 SamplerFactory = Callable[[Tensor, int, int], Sampler[int]]
@@ -194,3 +195,12 @@ def takes_embeddings(loss: nn.Module) -> bool:
     False
     """
     return bool(getattr(loss, "takes_embeddings", False))
+
+
+def takes_label_lists(loss: nn.Module) -> bool:
+    """Whether a loss takes the labels of multi-label samples as lists [N, L], filled up with -100.
+
+    >>> takes_label_lists(MarginCrossEntropy())
+    False
+    """
+    return bool(getattr(loss, "takes_label_lists", False))

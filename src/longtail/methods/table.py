@@ -103,6 +103,10 @@ def _with_signature(build: Callable[..., Plan], like: Callable[..., Any]) -> Cal
     return build
 
 
+def _sampled(name: str, card: Callable[..., Any], build: Callable[..., Plan]) -> Method:
+    return Method(name, "sampled", card, build, accepts_label_lists=True)
+
+
 def _multilabel(
     name: str, card: Callable[..., Any], build: Callable[..., Plan], variant: str = "", family: str = "multi-label"
 ) -> Method:
@@ -132,10 +136,10 @@ _ROWS = (
     Method("decoupled_hinge", "loss", losses.decoupled_hinge, independent.decoupled_hinge),
     Method("cosine_contrastive", "loss", losses.cosine_contrastive, independent.cosine_contrastive),
     _multilabel("balanced_sigmoid", losses.balanced_sigmoid, independent.balanced_sigmoid, family="loss"),
-    Method("sampled_softmax", "sampled", sampled.sampled_softmax, sampled.sampled_softmax),
-    Method("sampled_logistic", "sampled", negatives.sampled_logistic, sampled.sampled_logistic),
-    Method("sampled_hinge", "sampled", negatives.sampled_hinge, sampled.sampled_hinge),
-    Method("sampled_contrastive", "sampled", negatives.sampled_contrastive, sampled.sampled_contrastive),
+    _sampled("sampled_softmax", sampled.sampled_softmax, sampled.sampled_softmax),
+    _sampled("sampled_logistic", negatives.sampled_logistic, sampled.sampled_logistic),
+    _sampled("sampled_hinge", negatives.sampled_hinge, sampled.sampled_hinge),
+    _sampled("sampled_contrastive", negatives.sampled_contrastive, sampled.sampled_contrastive),
     _multilabel("binary_cross_entropy", losses.binary_cross_entropy, independent.binary_cross_entropy),
     _multilabel("binary_focal", losses.binary_focal_loss, independent.binary_focal),
     _multilabel(

@@ -21,6 +21,7 @@ class SampledLinearLoss(nn.Module):
         weighting: w, such as ``negatives.importance`` or ``negatives.targeting(margins)``.
         num_negatives: m.
         loss: what to do with the logits of the positive and the negatives.
+        sparse: whether the gradients of weight and bias are row-sparse, for ``RowwiseAdam`` and the like.
 
     Negatives are drawn with PyTorch's global generator.
 
@@ -31,6 +32,7 @@ class SampledLinearLoss(nn.Module):
     """
 
     takes_embeddings = True
+    takes_label_lists = True
 
     def __init__(
         self,
@@ -38,13 +40,17 @@ class SampledLinearLoss(nn.Module):
         weighting: Weighting,
         num_negatives: int,
         loss: SampledLoss = CROSS_ENTROPY,
+        sparse: bool = False,
     ) -> None:
         super().__init__()
-        self.distribution, self.weighting, self.loss = distribution, weighting, loss
+        self.distribution, self.weighting, self.loss, self.sparse = distribution, weighting, loss, sparse
         self.num_negatives = at_least(num_negatives, 1, "SampledLinearLoss: num_negatives")
 
     def forward(self, x: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The mean loss of embeddings [N, D] under a layer's weight [C, D] and bias [C]: a scalar."""
+        """The mean loss of embeddings [N, D] under a layer's weight [C, D] and bias [C]: a scalar.
+
+        ``target`` is [N], or [N, L] with up to L labels per sample; -100 stands for none.
+        """
         losses = sampled_linear_losses(
             x,
             linear_weight,
@@ -54,6 +60,7 @@ class SampledLinearLoss(nn.Module):
             self.num_negatives,
             bias=bias,
             loss=self.loss,
+            sparse=self.sparse,
         )
         return losses.sum() / max(1, len(losses))
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from longtail.lab.data.item_sequences import ItemSequences
-from longtail.lab.runs.recommendations import Recommendations
+from longtail.lab.runs.rankings import Rankings
 from longtail.lab.training import ranking
 from longtail.lab.training.ranking import popularity_thirds, rank_items, ranking_metrics
 from longtail.prior import ClassPrior
@@ -42,7 +42,7 @@ def test_metrics_are_what_loops_give():
     counts = torch.randint(1, 50, (num_items,))
     items = torch.stack([torch.randperm(num_items)[:12] for _ in range(num_samples)])
     labels = torch.randint(num_items, (num_samples,))
-    found = Recommendations(items, torch.zeros(num_samples, 12), labels, counts, tuple(map(str, range(num_items))))
+    found = Rankings(items, torch.zeros(num_samples, 12), labels, counts, tuple(map(str, range(num_items))))
     metrics = ranking_metrics(found)
     thirds = popularity_thirds(ClassPrior.from_counts(counts))
     assert [len(part) for part in thirds.values()] == [10, 10, 10]
@@ -59,18 +59,18 @@ def test_metrics_are_what_loops_give():
 
 
 def test_a_third_without_samples_is_left_out():
-    found = Recommendations(
+    found = Rankings(
         torch.tensor([[0, 1]]), torch.zeros(1, 2), torch.tensor([1]), torch.tensor([9, 5, 1]), ("a", "b", "c")
     )
     assert set(ranking_metrics(found)) == {f"{m}_at_2{part}" for m in ("recall", "ndcg") for part in ("", "_torso")}
 
 
-def test_recommendations_are_kept(tmp_path):
-    found = Recommendations(
+def test_rankings_are_kept(tmp_path):
+    found = Rankings(
         torch.tensor([[0, 1]]), torch.zeros(1, 2), torch.tensor([1]), torch.tensor([9, 5, 1]), ("a", "b", "ç")
     )
     found.save(tmp_path / "x.safetensors")
-    again = Recommendations.load(tmp_path / "x.safetensors")
+    again = Rankings.load(tmp_path / "x.safetensors")
     assert again.class_names == found.class_names
-    assert torch.equal(again.items, found.items)
+    assert torch.equal(again.best, found.best)
     assert again.prior == found.prior

@@ -58,9 +58,9 @@ def quick(recipe, folder, **options):
 )
 def test_what_comes_next_is_learned(recipe, settings, tmp_path):
     run = quick(with_settings(recipe, settings), tmp_path)
-    assert run.is_sequential
-    assert run.results.items.shape == (150, 20)
-    first = (run.results.items[:, 0] == run.results.labels).double().mean()
+    assert run.is_ranked
+    assert run.results.best.shape == (150, 20)
+    first = (run.results.best[:, 0] == run.results.labels).double().mean()
     assert first > 0.75
     assert run.metrics["recall_at_10"] >= first
     assert {"ndcg_at_10", "recall_at_10_head", "recall_at_10_torso", "recall_at_10_tail"} <= set(run.metrics)
@@ -77,7 +77,7 @@ def test_a_run_that_stopped_ends_with_the_same_numbers(recipe, tmp_path, monkeyp
     monkeypatch.undo()
     parts = quick(recipe, tmp_path / "parts")
     assert parts.metrics == whole.metrics
-    assert torch.equal(parts.results.items, whole.results.items)
+    assert torch.equal(parts.results.best, whole.results.best)
 
 
 def test_history_can_be_left_out(recipe, tmp_path):
@@ -87,7 +87,7 @@ def test_history_can_be_left_out(recipe, tmp_path):
     inputs = load_data(recipe.data).test.inputs
     for row in range(20):
         had = inputs.items[inputs.offsets[row] : inputs.offsets[row + 1]]
-        finite = run.results.items[row][run.results.scores[row].isfinite()]
+        finite = run.results.best[row][run.results.scores[row].isfinite()]
         assert not bool(torch.isin(finite, had).any())
 
 
@@ -96,7 +96,7 @@ def test_changing_the_head_afterwards_leaves_what_the_encoder_reads(recipe, tmp_
     normalized = quick(
         with_settings(recipe, ["method={name='weight_normalized', options={tau=0.0}}"]), tmp_path / "tau"
     )
-    assert torch.equal(plain.results.items, normalized.results.items)
+    assert torch.equal(plain.results.best, normalized.results.best)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_comparison_has_a_table_and_no_page(recipe, tmp_path):
     assert "nDCG@10" in result.output
     assert "recall_at_10_tail" in (folder / "comparison.csv").read_text()
     assert not (folder / "report.html").exists()
-    with pytest.raises(ValueError, match="recommends items"):
+    with pytest.raises(ValueError, match="keeps the best labels"):
         write_report(read_runs([folder]), tmp_path / "page.html")
 
 

@@ -15,6 +15,7 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from longtail._core.labels import IntArray
+from longtail._core.row_sums import sum_rows
 from longtail.negatives.head import best_labels
 from longtail.negatives.linear import embed, use_rows
 
@@ -114,13 +115,7 @@ class Network(nn.Module):
     def _sum_vectors(rows: Rows, vectors: Tensor, is_row_sparse: bool) -> Tensor:
         if isinstance(rows, Tensor):
             return rows @ vectors
-        columns = rows.columns
-        if is_row_sparse:
-            present, columns = torch.unique(columns, return_inverse=True)
-            vectors = F.embedding(present, vectors, sparse=True)
-        return F.embedding_bag(
-            columns, vectors, rows.offsets, mode="sum", per_sample_weights=rows.values, include_last_offset=True
-        )
+        return sum_rows(rows.columns, rows.values, rows.offsets, vectors, is_row_sparse)
 
 
 def join_networks(networks: Sequence[Network]) -> Network:

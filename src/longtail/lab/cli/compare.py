@@ -27,6 +27,15 @@ SCREEN = 80
 """Columns that a table must fit."""
 GAP = 3
 """Columns between two of a table's."""
+LABEL_PLACES: Mapping[str, str] = {
+    "precision_at_1": "P@1",
+    "precision_at_3": "P@3",
+    "precision_at_5": "P@5",
+    "psp_at_1": "PSP@1",
+    "psp_at_5": "PSP@5",
+    "recall_at_10_tail": "tail",
+}
+"""What is shown of runs that rank very many labels."""
 MOST_CLASSES, MOST_LETTERS = 4, 12
 """Classes that have a column each, and the letters of their names that it shows."""
 
@@ -84,7 +93,7 @@ def compare_runs(
     if runs:
         print_screen(render_comparison(runs))
         write_rows(runs, folder / "comparison.csv")
-        if any(run.is_sequential for run in runs):  # they keep no scores of all items, of which a page could tell
+        if any(run.is_ranked for run in runs):  # they keep no scores of all labels, of which a page could tell
             say_written([folder / "comparison.csv"])
         else:
             page = folder / "report.html"
@@ -182,9 +191,11 @@ def _write_cell(value: Estimate, digits: int, has_interval: bool) -> str:
     return f"{100 * value.mean:.{digits}f}{interval}"
 
 
-def _name_metrics(runs: Sequence[Run]) -> tuple[dict[str, str], str, int]:
+def _name_metrics(runs: Sequence[Run]) -> tuple[Mapping[str, str], str, int]:
     """Metrics with their headings, what they are measured as, and digits after the point."""
-    if any(run.is_sequential for run in runs):
+    if any(run.is_ranked and run.results.is_multilabel for run in runs):
+        return LABEL_PLACES, "In percent; PSP: propensity-scored; tail: R@10 of the rarest third of the labels", 2
+    if any(run.is_ranked for run in runs):
         return _name_places(runs), "In percent, over all items; head, torso and tail: thirds of the items by count", 2
     if any(run.predictions.is_multilabel for run in runs):
         rare = "".join(f"; rare: the {size} rarest classes" for size in _list_rarest_sizes(runs))
@@ -206,7 +217,7 @@ def _measure_classes(run: Run) -> dict[str, float]:
 
     from longtail.metrics.classes import per_class_accuracy
 
-    if run.is_sequential:
+    if run.is_ranked:
         return {}
     predictions = run.predictions
     if predictions.is_multilabel or len(predictions.class_names) > MOST_CLASSES:

@@ -14,6 +14,7 @@ from longtail._core.labels import NO_LABEL
 from longtail.datasets import Profile, long_tailed_indices
 from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.data.sparse_rows import SparseRows
+from longtail.metrics.propensity import PROPENSITY_CONSTANTS
 from longtail.prior import ClassPrior
 
 __all__ = ["Dataset", "Inputs", "Rows", "Split", "indicator_of_pairs", "long_tailed", "sparse_indicator"]
@@ -21,6 +22,9 @@ __all__ = ["Dataset", "Inputs", "Rows", "Split", "indicator_of_pairs", "long_tai
 
 Inputs = Tensor | SparseRows | ItemSequences
 """What a model gets for a batch."""
+
+VERY_MANY_LABELS = 10_000
+"""Multi-label data with as many are ranked: scores of all labels for all test samples would take gigabytes."""
 
 
 class Rows(Protocol):
@@ -93,6 +97,29 @@ class Split:
             return labels
         return labels.float() if labels.dtype == torch.bool else labels[labels != NO_LABEL]
 
+    def listed_targets(self, indices: Tensor) -> Tensor:
+        """Class indices [n, L] of multi-label samples, filled up with -100: small however many labels there are.
+
+        >>> labels = torch.tensor([[True, False, True], [False, True, False]])
+        >>> Split(torch.zeros(2, 1), labels).listed_targets(torch.tensor([1, 0])).tolist()
+        [[1, -100], [0, 2]]
+        """
+        samples, classes = _pairs_of(self._labels_at(indices))
+        counts = torch.bincount(samples, minlength=len(indices))
+        places = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
+        listed = torch.full((len(indices), max(1, int(counts.max()))), NO_LABEL)
+        return listed.index_put_((samples, places), classes)
+
+    def label_lists(self) -> tuple[Tensor, Tensor]:
+        """Multi-label data as lists: [P] labels sample by sample, and [N + 1] where those of each sample begin.
+
+        >>> labels = torch.tensor([[True, False, True], [False, True, False]])
+        >>> Split(torch.zeros(2, 1), labels).label_lists()
+        (tensor([0, 2, 1]), tensor([0, 2, 3]))
+        """
+        samples, labels = _pairs_of(self.labels)
+        return labels, torch.searchsorted(samples, torch.arange(len(self) + 1))
+
     def take(self, indices: Tensor) -> Split:
         """The split with the samples at ``indices`` [n] alone, in that order."""
         if isinstance(self.inputs, Tensor):
@@ -126,6 +153,8 @@ class Dataset:
     train: Split
     test: Split
     class_names: tuple[str, ...]
+    propensity: tuple[float, float] = PROPENSITY_CONSTANTS["other"]
+    """A and B of ``inverse_propensities``, by which rankings of multi-label data are scored."""
 
     def __post_init__(self) -> None:
         if self.train.input_shape != self.test.input_shape:
@@ -159,10 +188,19 @@ class Dataset:
         return self.train.labels.dtype == torch.int64 and self.train.labels.ndim == 2
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether the best labels of test samples are kept and measured, in place of the scores of all."""
+        return self.is_sequential or (self.is_multilabel and self.num_classes >= VERY_MANY_LABELS)
+
+    @property
     def prior(self) -> ClassPrior:
-        """The class counts of the training split; of sequences smoothed by 1, for items may be new in the test."""
+        """The class counts of the training split.
+
+        Smoothed by 1 for sequences, whose items may be new in the test, and where one of very many labels is empty.
+        """
         if self.is_multilabel:
-            return ClassPrior.from_indicator(self.train.labels)
+            prior = ClassPrior.from_indicator(self.train.labels)
+            return prior.smoothed(1) if self.is_ranked and bool((prior.counts == 0).any()) else prior
         if self.is_sequential:
             labels = self.train.labels
             return ClassPrior.from_labels(labels[labels != NO_LABEL], self.num_classes).smoothed(1)
@@ -229,6 +267,12 @@ def indicator_of_pairs(rows: Tensor, columns: Tensor, shape: tuple[int, int]) ->
     """
     pairs = torch.unique(torch.stack([rows, columns]).long(), dim=1)  # sorted by row, then column
     return _coalesce_pairs(pairs, shape)
+
+
+def _pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the entries that are True, row by row."""
+    rows, columns = labels.indices() if labels.is_sparse else torch.nonzero(labels).T
+    return rows, columns
 
 
 def _coalesce_pairs(pairs: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -5,7 +5,7 @@ environment.json   versions and hardware
 metrics.jsonl      one line per epoch: epoch, phase, learning_rate, train_loss, seconds, test metrics if measured
 checkpoint.safetensors    the last complete epoch, to resume from
 predictions.safetensors   logits and labels of the test set, training counts, norms of the class vectors
-recommendations.safetensors   in place of these, the best items of each sequence of the test set
+rankings.safetensors    in place of these, for sequences and very many labels: the best ones of each test sample
 embeddings.safetensors    embeddings and labels of training and test samples, if the recipe asks for them
 summary.json       final metrics; it is written last, so a folder that has it is complete
 
@@ -39,7 +39,7 @@ from longtail._core.tensors_file import (
 )
 from longtail.errors import DamagedFileError
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.runs.recommendations import RECOMMENDATIONS, Recommendations
+from longtail.lab.runs.rankings import RANKINGS, Rankings
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -140,22 +140,22 @@ class Run:
     """method, seed, seconds, and metrics: accuracy, balanced_accuracy, head, torso, tail, calibration_error, ..."""
     history: list[dict[str, Any]]
     """The lines of metrics.jsonl."""
-    results: Predictions | Recommendations
+    results: Predictions | Rankings
     """Of the test set."""
 
     @property
     def predictions(self) -> Predictions:
-        """What the model says of the test set; a model of sequences has recommendations instead."""
+        """What the model says of the test set; a run that ranks has rankings instead."""
         if not isinstance(self.results, Predictions):
             raise ValueError(
-                f"{self.path} recommends items, and keeps no scores of all: see its metrics, not a page."
+                f"{self.path} keeps the best labels of each sample, not all scores: see its metrics, not a page."
             )
         return self.results
 
     @property
-    def is_sequential(self) -> bool:
-        """Whether the model recommends what comes next in sequences."""
-        return isinstance(self.results, Recommendations)
+    def is_ranked(self) -> bool:
+        """Whether the run keeps the best labels of each sample, as of sequences and of very many labels."""
+        return isinstance(self.results, Rankings)
 
     @property
     def method(self) -> str:
@@ -209,11 +209,9 @@ def load_run(path: Path | str) -> Run:
         raise ValueError(f"{path}: this run can't be read: {reason}; train it again with --restart.") from error
 
 
-def _load_results(path: Path) -> Predictions | Recommendations:
-    recommendations = path / RECOMMENDATIONS
-    return (
-        Recommendations.load(recommendations) if recommendations.is_file() else Predictions.load(path / PREDICTIONS)
-    )
+def _load_results(path: Path) -> Predictions | Rankings:
+    rankings = path / RANKINGS
+    return Rankings.load(rankings) if rankings.is_file() else Predictions.load(path / PREDICTIONS)
 
 
 def label_runs(runs: Sequence[Run]) -> list[str]:

@@ -29,7 +29,7 @@ class Batch:
     inputs: Inputs
     target: Tensor
     """[N] class indices, of sequences one for each place; or [N, C]: 0 and 1 for multi-label data, probabilities of
-    mixed samples."""
+    mixed samples; or [N, L], lists of the labels of multi-label samples."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,11 @@ def train_batches(
     generator: torch.Generator,
     size: int = 0,
     views: int = 1,
+    listed: bool = False,
 ) -> Iterator[Batch]:
     """Augmented batches in the order of ``indices``; the last one may be smaller. ``size`` is the side of images.
+
+    ``listed``: whether the labels of multi-label samples come as lists.
 
     With several views each sample comes so often in a row, augmented anew; the first of them is only moved: without
     policy and cutout.
@@ -88,7 +91,7 @@ def train_batches(
         if mixer is not None and isinstance(inputs, Tensor):
             yield mixer.mix(inputs, chosen, load, recipe, generator)
         else:
-            yield Batch(inputs, split.targets(chosen))
+            yield Batch(inputs, split.listed_targets(chosen) if listed else split.targets(chosen))
 
 
 def interleave(views: Sequence[Inputs]) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from longtail._core.bounds import check_bounds
 from longtail._core.suggestions import check_option_types, check_options, look_up, suggest
-from longtail.lab.data.dataset import Dataset
+from longtail.lab.data.dataset import VERY_MANY_LABELS, Dataset
 from longtail.lab.data.registry import PROFILES, SOURCES
 from longtail.lab.training.mixing import MIXINGS
 from longtail.lab.training.optimizers import OPTIMIZERS, SCHEDULES
@@ -45,6 +45,11 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
             )
     if not re.fullmatch(r"\w[\w.+-]*", recipe.name):
         raise ValueError(f"name must be letters, digits and . _ + -, for it names a folder. Got {recipe.name!r}.")
+    if recipe.train.optimizer == "rowwise_adam" and recipe.model.name != "bag_of_features":
+        raise ValueError(
+            "train.optimizer = 'rowwise_adam' is for bag_of_features, a step of which touches few features. "
+            f"Got model.name = {recipe.model.name!r}; set 'adamw'."
+        )
     source = look_up(SOURCES, recipe.data.source, "data.source")
     check_options(source, recipe.data.options, "data.options")
     check_bounds(recipe.data, "data")
@@ -62,11 +67,15 @@ def check_recipe(recipe: Recipe, trust_code: bool = False) -> None:
 def check_labels(recipe: Recipe, data: Dataset) -> None:
     """Raise where the method is not for labels of this kind, or needs samples of a class that has none."""
     method = get_method(recipe.method.name)
-    if data.is_multilabel and not method.accepts_multilabel:
-        known = ", ".join(method.name for method in METHODS.values() if method.accepts_multilabel)
+    if data.is_multilabel and not _takes_labels(method, data):
+        known = ", ".join(method.name for method in METHODS.values() if _takes_labels(method, data))
+        needs = (
+            f"is for {VERY_MANY_LABELS:,} labels or more"
+            if method.accepts_label_lists
+            else "needs one label per sample"
+        )
         raise ValueError(
-            f"{data.name} is multi-label, and {recipe.method.name} needs one label per sample; "
-            f"set method.name to one of: {known}."
+            f"{data.name} is multi-label, and {recipe.method.name} {needs}; set method.name to one of: {known}."
         )
     empty = torch.nonzero(data.prior.counts == 0)[:, 0].tolist()
     if empty and not data.is_multilabel:
@@ -83,9 +92,15 @@ def check_labels(recipe: Recipe, data: Dataset) -> None:
             ) from error
 
 
+def _takes_labels(method: Method, data: Dataset) -> bool:
+    """Whether a method is for multi-label data as these; where labels are ranked, losses of lists are."""
+    return method.accepts_multilabel or (method.accepts_label_lists and data.is_ranked)
+
+
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     """Raise for what has no meaning with these data, and for options that fail in a later phase."""
     _check_scores(data)
+    _check_compiled(recipe, data, plan)
     for phase in plan.phases:
         if phase.learner is not None:
             phase.learner(data.train.labels, recipe.train.seed)
@@ -114,11 +129,23 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
 def _check_scores(data: Dataset) -> None:
     """Raise where the scores of all test samples would not fit into memory."""
     size = len(data.test) * data.num_classes
-    if size > MOST_SCORES and not data.is_sequential:
+    if size > MOST_SCORES and not data.is_ranked:
         raise ValueError(
             f"{data.name}: a run keeps the scores of all test samples for all labels, here {len(data.test):,} x "
             f"{data.num_classes:,} ({4 * size / 1e9:.0f} GB); take longtail.ExtremeClassifier, which ranks labels, "
             "or fewer test samples."
+        )
+
+
+def _check_compiled(recipe: Recipe, data: Dataset, plan: Plan) -> None:
+    """Raise for what a compiled encoder can't do."""
+    if not recipe.train.compile:
+        return
+    if not isinstance(data.train.batch(torch.arange(1)), torch.Tensor):
+        raise ValueError(f"train.compile is for inputs in tensors, and {data.name} has others; leave it out.")
+    if any(phase.regularizer is not None for phase in plan.phases):
+        raise ValueError(
+            f"train.compile keeps no embeddings, and {recipe.method.name} regularizes them; leave it out."
         )
 
 
@@ -140,6 +167,12 @@ def _check_train(settings: TrainRecipe) -> None:
     look_up(SCHEDULES, settings.schedule, "train.schedule")
     look_up(POLICIES, settings.augmentation, "train.augmentation")
     look_up(MIXINGS, settings.mixing, "train.mixing")
+    for name in ("sharpness", "clip_norm", "ema_decay"):
+        if settings.optimizer == "rowwise_adam" and getattr(settings, name):
+            raise ValueError(
+                f"train.optimizer = 'rowwise_adam' touches few rows, and train.{name} all of them: it must be 0. "
+                f"Got {getattr(settings, name)}."
+            )
     if settings.sharpness > 0 and (settings.accumulate > 1 or settings.precision.startswith("16")):
         raise ValueError(
             "train.sharpness takes both passes of a step on one batch, with gradients as they are: it needs "

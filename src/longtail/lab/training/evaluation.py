@@ -13,7 +13,7 @@ from longtail.heads import ExpertHead
 from longtail.lab.data.dataset import Dataset, Split
 from longtail.lab.data.item_sequences import ItemSequences
 from longtail.lab.runs.folder import Predictions
-from longtail.lab.runs.recommendations import Recommendations
+from longtail.lab.runs.rankings import Rankings
 from longtail.lab.training.batches import Preparation, ordered_batches
 from longtail.lab.training.label_metrics import multilabel_metrics
 from longtail.lab.training.models import Classifier
@@ -29,7 +29,7 @@ __all__ = [
     "measure_test",
     "outputs_of_split",
     "predictions_of",
-    "recommend_test",
+    "rank_test",
     "score_metrics",
     "test_batch_size",
 ]
@@ -65,29 +65,34 @@ def measure_test(
 ) -> dict[str, Any]:
     """What is measured on the test set while a model is trained: ``tested`` as Fabric runs it, ``model`` bare."""
     size = test_batch_size(recipe)
-    if data.is_sequential:
-        return dict(ranking_metrics(recommend_test(fabric, recipe, model, data, prepare)))
+    if data.is_ranked:
+        return dict(ranking_metrics(rank_test(fabric, recipe, model, data, prepare)))
     logits = outputs_of_split(fabric, tested, data.test, prepare, size)
     return score_metrics(logits, data.test.labels, data.prior) | expert_metrics(fabric, model, data, prepare, size)
 
 
-def recommend_test(
+def rank_test(
     fabric: Fabric,
     recipe: Recipe,
     model: Classifier,
     data: Dataset,
     prepare: Preparation,
     plan: Plan | None = None,
-) -> Recommendations:
-    """The best items of each sequence of the test set, by what the plan makes of the logits, if one is given."""
+) -> Rankings:
+    """The best labels of each test sample, by what the plan makes of the logits, if one is given."""
     embeddings = outputs_of_split(fabric, model.encoder, data.test, prepare, test_batch_size(recipe))
     history = data.test.inputs if recipe.train.exclude_history else None
     assert history is None or isinstance(history, ItemSequences)
     adjust = None if plan is None else plan.adjust_logits
     head = model.head
     device = next(head.parameters()).device
-    scores, items = rank_items(embeddings.to(device), head, min(KEPT, data.num_classes), history, adjust)
-    return Recommendations(items.cpu(), scores.cpu(), data.test.labels, data.prior.counts, data.class_names)
+    scores, best = rank_items(embeddings.to(device), head, min(KEPT, data.num_classes), history, adjust)
+    labels, offsets, num_train, propensity = data.test.labels, None, None, None
+    if data.is_multilabel:
+        labels, offsets = data.test.label_lists()
+        num_train, propensity = len(data.train), data.propensity
+    counts = data.prior.counts
+    return Rankings(best.cpu(), scores.cpu(), labels, counts, data.class_names, offsets, num_train, propensity)
 
 
 def expert_metrics(

@@ -45,7 +45,7 @@ from longtail.lab.runs.folder import (
     write_summary,
 )
 from longtail.lab.runs.lock import FolderInUse, lock_folder, show_life
-from longtail.lab.runs.recommendations import RECOMMENDATIONS, Recommendations
+from longtail.lab.runs.rankings import RANKINGS, Rankings
 from longtail.lab.training.augment import growing_size
 from longtail.lab.training.batches import (
     Batch,
@@ -68,7 +68,7 @@ from longtail.lab.training.evaluation import (
     measure_test,
     outputs_of_split,
     predictions_of,
-    recommend_test,
+    rank_test,
     score_metrics,
     test_batch_size,
 )
@@ -78,7 +78,7 @@ from longtail.lab.training.progress import TrainingProgress
 from longtail.lab.training.ranking import ranking_metrics
 from longtail.lab.training.recipe import Recipe, TrainRecipe, differences, parse_recipe, to_toml
 from longtail.lab.training.state import State, begin_stage, save_state, start_state
-from longtail.methods import Phase, Plan, takes_embeddings
+from longtail.methods import Phase, Plan, takes_embeddings, takes_label_lists
 from longtail.sampling import recording, sgd_step_size
 
 __all__ = ["train"]
@@ -222,7 +222,7 @@ def _claim_folder(recipe: Recipe, folder: Path, restart: bool) -> None:
     """Make the folder this recipe's."""
     folder.mkdir(parents=True, exist_ok=True)
     if restart:
-        for name in ("summary.json", CHECKPOINT, "metrics.jsonl", PREDICTIONS, RECOMMENDATIONS, EMBEDDINGS):
+        for name in ("summary.json", CHECKPOINT, "metrics.jsonl", PREDICTIONS, RANKINGS, EMBEDDINGS):
             (folder / name).unlink(missing_ok=True)
     with replacing(folder / "recipe.toml") as file:
         file.write(to_toml(recipe).encode())
@@ -265,8 +265,9 @@ def _train_one_epoch(
     torch.manual_seed(seed)  # for dropout, and for losses that draw
     size = _image_size(settings, data, planned)
     views = planned.phase.views
+    listed = data.is_multilabel and takes_label_lists(planned.phase.loss)
     batches = train_batches(
-        data.train, indices, batch_size, data.num_classes, prepare, settings, generator, size, views
+        data.train, indices, batch_size, data.num_classes, prepare, settings, generator, size, views, listed
     )
     state.loss, state.regularizer = planned.phase.loss, planned.phase.regularizer
     for module in (state.loss, state.regularizer):
@@ -277,6 +278,7 @@ def _train_one_epoch(
     losses: list[Tensor] = []
     progress.begin_epoch()
     start = time.monotonic()
+    first_step = 0.0
     rate = settings.learning_rate
     for step, batch in enumerate(batches):
         rate = learning_rate(planned.epoch_in_stage + step / num_batches, planned.stage_epochs, settings)
@@ -285,6 +287,8 @@ def _train_one_epoch(
         else:
             loss = _step_and_learn(fabric, settings, data, prepare, state, planned.phase, batch, rate, meta_generator)
             losses.append(loss)
+        if step == 0:
+            first_step = time.monotonic() - start
         if len(losses) % LOSS_CHECK_STEPS == 0 or step + 1 == num_batches:
             _check_losses(losses, state.epoch, step, rate)
             show_life(folder)
@@ -300,6 +304,8 @@ def _train_one_epoch(
         "seconds": round(seconds, 3),
         "samples_per_second": round(num_indices * fabric.world_size / seconds, 1),
     }
+    if settings.compile:
+        row["first_step_seconds"] = round(first_step, 3)
     row |= _end_epoch(state)
     return row | (state.learner.summary() if state.learner is not None else {})
 
@@ -360,14 +366,20 @@ def _step(
 def _loss_of(fabric: Fabric, state: State, phase: Phase, batch: Batch) -> Tensor:
     """The phase's loss on a batch, with what its regularizer adds for the embeddings."""
     inputs, target = fabric.to_device(batch.inputs), fabric.to_device(batch.target)
+    if phase.regularizer is None:
+        return _plain_loss_of(state, phase, inputs, target)
     with keep_embeddings(state.model) as embeddings:
-        if takes_embeddings(phase.loss):
-            loss: Tensor = state.wrapped(inputs, phase.loss, target)
-        else:
-            loss = phase.loss(state.wrapped(inputs), target)
-    if phase.regularizer is not None:
-        loss = loss + phase.strength * phase.regularizer(embeddings[-1], target)
-    return loss
+        loss = _plain_loss_of(state, phase, inputs, target)
+    added: Tensor = phase.regularizer(embeddings[-1], target)
+    return loss + phase.strength * added
+
+
+def _plain_loss_of(state: State, phase: Phase, inputs: Any, target: Tensor) -> Tensor:
+    if takes_embeddings(phase.loss):
+        loss: Tensor = state.wrapped(inputs, phase.loss, target)
+        return loss
+    of_logits: Tensor = phase.loss(state.wrapped(inputs), target)
+    return of_logits
 
 
 def _step_and_learn(
@@ -444,9 +456,9 @@ def _finish(
     if plan.adjust_head is not None:
         model.head = deepcopy(model.head)  # its class vectors may be what the encoder reads, too
         plan.adjust_head(model.head)
-    results: Predictions | Recommendations
-    if data.is_sequential:
-        results = recommend_test(fabric, recipe, model, data, prepare, plan)
+    results: Predictions | Rankings
+    if data.is_ranked:
+        results = rank_test(fabric, recipe, model, data, prepare, plan)
         metrics = ranking_metrics(results)
     else:
         logits = outputs_of_split(fabric, state.tested_model, data.test, prepare, test_batch_size(recipe))
@@ -462,7 +474,7 @@ def _finish(
         raise FloatingPointError("the model's test logits are not finite; lower train.learning_rate.")
     if embeddings is not None:
         save_embeddings(embeddings, folder / EMBEDDINGS)
-    results.save(folder / (RECOMMENDATIONS if data.is_sequential else PREDICTIONS))
+    results.save(folder / (RANKINGS if data.is_ranked else PREDICTIONS))
     write_summary(
         folder,
         {

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail._core.row_sums import sum_rows
 from longtail._core.suggestions import check_option_types, suggest
 from longtail.heads import CosineLinear, linear_form
 from longtail.lab.data.sparse_rows import SparseRows
@@ -46,6 +47,8 @@ class Classifier(nn.Module):
         encoder: inputs -> [N, D] embeddings.
         head: [N, D] embeddings -> [N, C] logits.
 
+    ``compile_encoder`` makes training compiled; evaluation never is.
+
     >>> model = Classifier(nn.Flatten(), nn.Linear(4, 3))
     >>> model(torch.zeros(2, 1, 2, 2)).shape, model.embed(torch.zeros(2, 1, 2, 2)).shape
     (torch.Size([2, 3]), torch.Size([2, 4]))
@@ -55,11 +58,25 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self._compiled: Callable[[nn.Module, Any], Tensor] | None = None
+        self._compiled_size = 0
+
+    def compile_encoder(self, batch_size: int) -> None:
+        """Compile the encoder for training batches of this size, when the first one comes."""
+        self._compiled, self._compiled_size = torch.compile(_encode, dynamic=False), batch_size
 
     def embed(self, inputs: Any) -> Tensor:
         """[N, D] embeddings."""
-        embeddings: Tensor = self.encoder(inputs)
-        return embeddings
+        # The last batch of an epoch may be smaller: another size would be compiled anew, for one step.
+        if self._compiled is None or not self.encoder.training or len(inputs) != self._compiled_size:
+            return _encode(self.encoder, inputs)
+        from torch._dynamo.exc import TorchDynamoException  # slow to import, and only needed here
+
+        try:
+            return self._compiled(self.encoder, inputs)
+        except TorchDynamoException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"train.compile: the model can't be compiled here ({reason}); leave it out.") from error
 
     def forward(self, inputs: Any, head_loss: nn.Module | None = None, target: Tensor | None = None) -> Tensor:
         """[N, C] logits; or, given a loss that takes embeddings and the head's weight, the loss for ``target``.
@@ -73,6 +90,12 @@ class Classifier(nn.Module):
         x, linear_weight = linear_form(self.head, embeddings)
         loss: Tensor = head_loss(x, linear_weight, target, getattr(self.head, "bias", None))
         return loss
+
+
+def _encode(encoder: nn.Module, inputs: Any) -> Tensor:
+    """Encode by a frame of our own: PyTorch compiles none of its own, so ``nn.Sequential.compile`` does nothing."""
+    embeddings: Tensor = encoder(inputs)
+    return embeddings
 
 
 @contextmanager
@@ -211,6 +234,8 @@ class BagOfFeatures(nn.Module):
         self.out_features = out_features
         self.vectors = nn.Parameter(torch.empty(num_features, width))
         self.bias = nn.Parameter(torch.zeros(width))
+        self.is_row_sparse = False
+        """Whether gradients of the vectors have only the rows of a batch's features."""
         self.dropout = nn.Dropout(dropout)
         self.hidden = _kaiming_linear(width, out_features)
         nn.init.normal_(self.vectors, std=0.1)
@@ -220,14 +245,8 @@ class BagOfFeatures(nn.Module):
         if isinstance(rows, Tensor):
             summed = rows @ self.vectors
         else:
-            summed = F.embedding_bag(
-                rows.columns,
-                self.vectors,
-                rows.offsets,
-                mode="sum",
-                per_sample_weights=rows.values.to(self.vectors.dtype),
-                include_last_offset=True,
-            )
+            values = rows.values.to(self.vectors.dtype)
+            summed = sum_rows(rows.columns, values, rows.offsets, self.vectors, self.is_row_sparse)
         return F.relu(self.hidden(self.dropout(F.relu(summed + self.bias))))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -11,10 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from longtail.lab.training.models import Classifier
+from longtail.lab.training.models import BagOfFeatures, Classifier
 from longtail.lab.training.recipe import TrainRecipe
+from longtail.negatives import RowwiseAdam, SampledLinearLoss
 
-__all__ = ["OPTIMIZERS", "SCHEDULES", "climb", "learning_rate", "limit_norms", "make_optimizer"]
+__all__ = [
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "JoinedOptimizers",
+    "climb",
+    "learning_rate",
+    "limit_norms",
+    "make_optimizer",
+    "make_row_sparse",
+]
 
 Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
@@ -36,9 +46,63 @@ def adamw(parameters: Parameters, recipe: TrainRecipe) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS: Mapping[str, Callable[[Parameters, TrainRecipe], torch.optim.Optimizer]] = MappingProxyType(
-    {"sgd": sgd, "adamw": adamw}
+    {"sgd": sgd, "adamw": adamw, "rowwise_adam": adamw}
 )
-"""Name -> optimizer of these parameters."""
+"""Name -> optimizer of these parameters; what ``make_row_sparse`` names has ``RowwiseAdam`` instead of the last."""
+
+
+class JoinedOptimizers(torch.optim.Optimizer):
+    """Optimizers of different parameters as one, with the groups of all of them.
+
+    >>> one, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    >>> joined = JoinedOptimizers([torch.optim.SGD([one], lr=0.5), torch.optim.SGD([other], lr=1.0)])
+    >>> (one + other).sum().backward()
+    >>> joined.step()
+    >>> one.item(), other.item()
+    (0.5, 0.0)
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+
+    def step(self, closure: Any = None) -> Any:
+        """A step of each."""
+        loss = None if closure is None else closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from ``state_dict``."""
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def make_row_sparse(model: Classifier, loss: nn.Module) -> list[nn.Parameter]:
+    """Make gradients row-sparse where the model and the loss can: then a step costs what a batch touches.
+
+    Args:
+        model: with vectors of features, those of ``bag_of_features``.
+        loss: one that draws negatives, and so touches few rows of a linear head of its own.
+
+    Returns:
+        The parameters that have such gradients from now on.
+    """
+    found: list[nn.Parameter] = []
+    if isinstance(model.encoder, BagOfFeatures):
+        model.encoder.is_row_sparse = True
+        found.append(model.encoder.vectors)
+    is_shared = any(parameter is model.head.weight for parameter in model.encoder.parameters())
+    if isinstance(loss, SampledLinearLoss) and isinstance(model.head, nn.Linear) and not is_shared:
+        loss.sparse = True
+        found += model.head.parameters()
+    return found
 
 
 def constant(progress: float, recipe: TrainRecipe) -> float:
@@ -85,11 +149,30 @@ SCHEDULES: Mapping[str, Callable[[float, TrainRecipe], float]] = MappingProxyTyp
 """Name -> factor on the learning rate at a share of training in [0, 1]."""
 
 
-def make_optimizer(model: Classifier, recipe: TrainRecipe) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: Classifier, recipe: TrainRecipe, row_sparse: Sequence[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
     """The recipe's optimizer over the parameters that are to be trained, each part with its own weight decay.
+
+    Parameters with row-sparse gradients get ``RowwiseAdam``.
 
     The learning rate of a group is that of the schedule times its ``rate_factor``, if it has one.
     """
+    groups = _group_parameters(model, recipe)
+    if not row_sparse:
+        return _make_for(groups, recipe)
+    rows = {id(parameter) for parameter in row_sparse}
+    dense = [{**group, "params": [p for p in group["params"] if id(p) not in rows]} for group in groups]
+    sparse = [{**group, "params": [p for p in group["params"] if id(p) in rows]} for group in groups]
+    by_rows = RowwiseAdam(
+        [group for group in sparse if group["params"]], lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    dense = [group for group in dense if group["params"]]
+    return JoinedOptimizers([by_rows, *([_make_for(dense, recipe)] if dense else [])])
+
+
+def _group_parameters(model: Classifier, recipe: TrainRecipe) -> list[dict[str, Any]]:
+    """The parameters that are to be trained, by weight decay and factor on the learning rate."""
     head = {id(parameter) for parameter in model.head.parameters()}
     parts: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
@@ -99,14 +182,16 @@ def make_optimizer(model: Classifier, recipe: TrainRecipe) -> torch.optim.Optimi
             if parameter.ndim < 2 and not recipe.decay_biases:
                 decay = 0.0
             parts.setdefault((decay, recipe.head_rate if is_head else 1.0), []).append(parameter)
-    plain = (recipe.weight_decay, 1.0)
-    if len(parts) == 1 and plain in parts:
-        return OPTIMIZERS[recipe.optimizer](parts[plain], recipe)
-    groups = [
+    return [
         {"params": parameters, "weight_decay": decay, "rate_factor": factor}
         for (decay, factor), parameters in parts.items()
     ]
-    return OPTIMIZERS[recipe.optimizer](groups, recipe)
+
+
+def _make_for(groups: Sequence[dict[str, Any]], recipe: TrainRecipe) -> torch.optim.Optimizer:
+    plain = {"weight_decay": recipe.weight_decay, "rate_factor": 1.0}
+    is_plain = len(groups) == 1 and plain.items() <= groups[0].items()
+    return OPTIMIZERS[recipe.optimizer](groups[0]["params"] if is_plain else groups, recipe)
 
 
 @contextmanager

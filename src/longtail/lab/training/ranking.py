@@ -1,18 +1,18 @@
-"""From a model of sequences to the items that it recommends, a few million scores at a time, and their metrics."""
+"""From a model to the labels that it ranks first, a few million scores at a time, and their metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from longtail.lab.data.item_sequences import ItemSequences
-from longtail.lab.runs.recommendations import Recommendations
-from longtail.metrics.retrieval import ndcg_at_k, recall_at_k
+from longtail.lab.runs.rankings import Rankings
+from longtail.metrics.label_hits import group_recall
+from longtail.metrics.propensity import inverse_propensities, propensity_scored_precision_at_k
+from longtail.metrics.retrieval import ndcg_at_k, precision_at_k, recall_at_k
 from longtail.prior import ClassPrior
 
 __all__ = ["KEPT", "PLACES", "popularity_thirds", "rank_items", "ranking_metrics"]
@@ -20,8 +20,11 @@ __all__ = ["KEPT", "PLACES", "popularity_thirds", "rank_items", "ranking_metrics
 PLACES = 10
 """k of R@k and nDCG@k."""
 
+PRECISION_PLACES = (1, 3, 5)
+"""k of P@k and PSP@k."""
+
 KEPT = 20
-"""How many items of each user a run keeps."""
+"""How many labels of each sample a run keeps."""
 
 SCORES_AT_ONCE = 2**23
 
@@ -66,27 +69,45 @@ def rank_items(
     return torch.cat([best.values for best in found]), torch.cat([best.indices for best in found])
 
 
-def ranking_metrics(recommended: Recommendations) -> dict[str, float]:
-    """R@10 and nDCG@10 over all samples, and over those whose item is in each third of the items by training count.
+def ranking_metrics(rankings: Rankings) -> dict[str, float]:
+    """What is measured of rankings.
 
     Returns:
-        "recall_at_10", "ndcg_at_10", and both with "_head", "_torso" and "_tail"; a third that no sample's item is in
-        is left out.
+        Of sequences, "recall_at_10" and "ndcg_at_10", over all samples and over those whose item is in each third of
+        the items by training count. Of multi-label data "precision_at_k" and "psp_at_k" (propensity-scored) for k of
+        1, 3 and 5, and "recall_at_10" of the pairs of a sample and one of its labels, over all and over those of the
+        most frequent third of the labels, the next and the rarest. Parts that have no samples are left out.
     """
-    num_samples, num_items = len(recommended.labels), len(recommended.train_counts)
-    ones = np.ones(num_samples, dtype=np.int8)
-    truth = csr_array((ones, recommended.labels.numpy(), np.arange(num_samples + 1)), shape=(num_samples, num_items))
-    k = min(PLACES, recommended.items.shape[1])
-    groups = {"": torch.arange(num_samples)}
-    for name, items in popularity_thirds(recommended.prior).items():
-        groups[f"_{name}"] = torch.nonzero(torch.isin(recommended.labels, items)).flatten()
+    return _label_metrics(rankings) if rankings.is_multilabel else _next_item_metrics(rankings)
+
+
+def _next_item_metrics(rankings: Rankings) -> dict[str, float]:
+    truth, k = rankings.truth, min(PLACES, rankings.best.shape[1])
+    groups = {"": torch.arange(len(rankings.labels))}
+    for name, items in popularity_thirds(rankings.prior).items():
+        groups[f"_{name}"] = torch.nonzero(torch.isin(rankings.labels, items)).flatten()
     values = {}
     for name, samples in groups.items():
         if len(samples):
-            best, target = recommended.items[samples], truth[samples.numpy()]
+            best, target = rankings.best[samples], truth[samples.numpy()]
             values[f"recall_at_{k}{name}"] = float(recall_at_k(best, target, k)[-1])
             values[f"ndcg_at_{k}{name}"] = float(ndcg_at_k(best, target, k)[-1])
     return values
+
+
+def _label_metrics(rankings: Rankings) -> dict[str, float]:
+    truth, prior, best = rankings.truth, rankings.prior, rankings.best
+    assert rankings.propensity is not None
+    places, k = max(PRECISION_PLACES), min(PLACES, best.shape[1])
+    precision = precision_at_k(best, truth, places)
+    scored = propensity_scored_precision_at_k(best, truth, places, inverse_propensities(prior, *rankings.propensity))
+    values = {f"precision_at_{place}": float(precision[place - 1]) for place in PRECISION_PLACES}
+    values |= {f"psp_at_{place}": float(scored[place - 1]) for place in PRECISION_PLACES}
+    groups = {"": torch.arange(prior.num_classes)}
+    groups |= {f"_{name}": labels for name, labels in prior.quantile_groups().items()}
+    for name, recall in group_recall(best, truth, groups, [k]).items():
+        values[f"recall_at_{k}{name}"] = float(recall[0])
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def popularity_thirds(prior: ClassPrior) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ class TrainRecipe:
     epochs: Annotated[int, Bounds(1, 1_000_000)] = 30
     batch_size: Annotated[int, Bounds(1, 2**31 - 1)] = 128
     optimizer: str = "sgd"
-    """A name in ``optimizers.OPTIMIZERS``: "sgd" or "adamw"."""
+    """A name in ``optimizers.OPTIMIZERS``: "sgd", "adamw" or "rowwise_adam", for very many features or labels."""
     learning_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 0.1
     head_rate: Annotated[float, Bounds(0, is_low_excluded=True)] = 1.0
     """Factor on the learning rate for the head, and so for item vectors that an encoder shares with it."""
@@ -130,6 +130,8 @@ class TrainRecipe:
     precision: str = "32-true"
     """Lightning Fabric's name: "32-true", "bf16-mixed", "16-mixed"."""
     channels_last: bool = False
+    compile: bool = False
+    """Compile the encoder by ``torch.compile``: the first step takes a minute or more, the others may be faster."""
     evaluate_every: Annotated[int, Bounds(0, 1_000_000)] = 0
     """Epochs between measurements on the test set; 0 is at the end only."""
     exclude_history: bool = False

@@ -25,7 +25,7 @@ from longtail.lab.runs.folder import (
 )
 from longtail.lab.training.epochs import PlannedEpoch
 from longtail.lab.training.models import Classifier, build_model
-from longtail.lab.training.optimizers import make_optimizer
+from longtail.lab.training.optimizers import make_optimizer, make_row_sparse
 from longtail.lab.training.recipe import Recipe
 from longtail.methods import Learner, Phase, Plan
 
@@ -175,7 +175,10 @@ def _resume(
 def _set_up(fabric: Fabric, recipe: Recipe, model: Classifier, loss: nn.Module) -> State:
     if recipe.train.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = make_optimizer(model, recipe.train)
+    row_sparse = make_row_sparse(model, loss) if recipe.train.optimizer == "rowwise_adam" else []
+    optimizer = make_optimizer(model, recipe.train, row_sparse)
+    if recipe.train.compile:
+        model.compile_encoder(recipe.train.batch_size // fabric.world_size)
     wrapped, wrapped_optimizer = fabric.setup(model, optimizer)
     average = None
     if recipe.train.ema_decay > 0:

@@ -9,6 +9,7 @@ reader holds every number against the first line and names the line that is wron
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,6 +28,7 @@ from longtail.lab.data.dataset import Dataset, Split, sparse_indicator
 from longtail.lab.data.formats._cache import cache_path, read_matrices, write_matrices
 from longtail.lab.data.locate import PathLike, locate_path
 from longtail.lab.data.sparse_rows import SparseRows
+from longtail.metrics.propensity import PROPENSITY_CONSTANTS
 
 __all__ = [
     "SparseSamples",
@@ -98,13 +100,26 @@ def read_sparse_file(path: PathLike, cache: PathLike | None = None, budget: int 
     return samples
 
 
-def load_sparse_table(train: str, test: str) -> Dataset:
-    """Two files of the extreme-classification repository's text format: sparse features, multi-label."""
+def load_sparse_table(train: str, test: str, propensity: Sequence[float] = PROPENSITY_CONSTANTS["other"]) -> Dataset:
+    """Two files of the extreme-classification repository's text format: sparse features, multi-label.
+
+    Args:
+        train: the file to train on.
+        test: the file to test on.
+        propensity: A and B of ``inverse_propensities``, for data with very many labels.
+    """
     name = Path(train).name.partition(".")[0]
-    return sparse_dataset(name, read_sparse_file(train), read_sparse_file(test))
+    if len(propensity) != 2 or not all(value > 0 for value in propensity):
+        raise ValueError(f"propensity must be two numbers above 0, A and B. Got {list(propensity)}.")
+    return sparse_dataset(name, read_sparse_file(train), read_sparse_file(test), (propensity[0], propensity[1]))
 
 
-def sparse_dataset(name: str, train: SparseSamples, test: SparseSamples) -> Dataset:
+def sparse_dataset(
+    name: str,
+    train: SparseSamples,
+    test: SparseSamples,
+    propensity: tuple[float, float] = PROPENSITY_CONSTANTS["other"],
+) -> Dataset:
     """Samples to train on and to test on as a data set whose classes are named by their index."""
     if train.labels.shape[1] != test.labels.shape[1]:
         raise ValueError(
@@ -113,7 +128,8 @@ def sparse_dataset(name: str, train: SparseSamples, test: SparseSamples) -> Data
         )
     check_memory(train.labels.shape[1] * BYTES_PER_CLASS, f"{name}: {train.labels.shape[1]:,} labels")
     splits = [Split(SparseRows.from_scipy(part.features), sparse_indicator(part.labels)) for part in (train, test)]
-    return Dataset(name, splits[0], splits[1], tuple(str(label) for label in range(train.labels.shape[1])))
+    names = tuple(str(label) for label in range(train.labels.shape[1]))
+    return Dataset(name, splits[0], splits[1], names, propensity)
 
 
 def one_per_positive(labels: Any) -> tuple[Tensor, Tensor]:

@@ -63,9 +63,14 @@ def read_repository_set(
 
 def load_amazoncat13k(root: str | None = None) -> Dataset:
     """AmazonCat-13K: 1,186,239 products to train on with some of 13,330 categories, 203,882 sparse features."""
-    return sparse_dataset("AmazonCat-13K", *read_repository_set("amazoncat13k", root))
+    return _load("amazoncat13k", root)
 
 
 def load_wikilshtc325k(root: str | None = None) -> Dataset:
     """WikiLSHTC-325K: 1,778,351 pages to train on with some of 325,056 categories, 1,617,899 sparse features."""
-    return sparse_dataset("WikiLSHTC-325K", *read_repository_set("wikilshtc325k", root))
+    return _load("wikilshtc325k", root)
+
+
+def _load(name: str, root: PathLike | None) -> Dataset:
+    known = REPOSITORY_SETS[name]
+    return sparse_dataset(known.title, *read_repository_set(name, root), known.propensity)
