@@ -100,7 +100,6 @@ def _takes_labels(method: Method, data: Dataset) -> bool:
 def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
     """Raise for what has no meaning with these data, and for options that fail in a later phase."""
     _check_scores(data)
-    _check_compiled(recipe, data, plan)
     for phase in plan.phases:
         if phase.learner is not None:
             phase.learner(data.train.labels, recipe.train.seed)
@@ -118,6 +117,8 @@ def check_data(recipe: Recipe, data: Dataset, plan: Plan) -> None:
         raise ValueError("train.class_means is for data with one label per sample; set it to false.")
     if recipe.train.save_embeddings and data.train.labels.ndim != 1:
         raise ValueError("train.save_embeddings is for data with one label per sample; set it to 0.")
+    if recipe.train.compile and not isinstance(data.train.batch(torch.arange(1)), torch.Tensor):
+        raise ValueError(f"train.compile is for inputs in tensors, and {data.name} has others; leave it out.")
     if recipe.train.exclude_history and not data.is_sequential:
         raise ValueError(f"train.exclude_history is for sequences of items, and {data.name} has none; leave it out.")
     if data.is_sequential:
@@ -134,18 +135,6 @@ def _check_scores(data: Dataset) -> None:
             f"{data.name}: a run keeps the scores of all test samples for all labels, here {len(data.test):,} x "
             f"{data.num_classes:,} ({4 * size / 1e9:.0f} GB); take longtail.ExtremeClassifier, which ranks labels, "
             "or fewer test samples."
-        )
-
-
-def _check_compiled(recipe: Recipe, data: Dataset, plan: Plan) -> None:
-    """Raise for what a compiled encoder can't do."""
-    if not recipe.train.compile:
-        return
-    if not isinstance(data.train.batch(torch.arange(1)), torch.Tensor):
-        raise ValueError(f"train.compile is for inputs in tensors, and {data.name} has others; leave it out.")
-    if any(phase.regularizer is not None for phase in plan.phases):
-        raise ValueError(
-            f"train.compile keeps no embeddings, and {recipe.method.name} regularizes them; leave it out."
         )
 
 

@@ -60,6 +60,12 @@ class Classifier(nn.Module):
         self.head = head
         self._compiled: Callable[[nn.Module, Any], Tensor] | None = None
         self._compiled_size = 0
+        self._kept: list[Tensor] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``compile_encoder`` was called."""
+        return self._compiled is not None
 
     def compile_encoder(self, batch_size: int) -> None:
         """Compile the encoder for training batches of this size, when the first one comes."""
@@ -67,11 +73,19 @@ class Classifier(nn.Module):
 
     def embed(self, inputs: Any) -> Tensor:
         """[N, D] embeddings."""
-        # The last batch of an epoch may be smaller: another size would be compiled anew, for one step.
-        if self._compiled is None or not self.encoder.training or len(inputs) != self._compiled_size:
+        if self._compiled is None:
             return _encode(self.encoder, inputs)
+        # The last batch of an epoch may be smaller: another size would be compiled anew, for one step.
+        is_compiled = self.encoder.training and len(inputs) == self._compiled_size
+        embeddings = self._run_compiled(inputs) if is_compiled else _encode(self.encoder, inputs)
+        if self._kept is not None:
+            self._kept.append(embeddings)
+        return embeddings
+
+    def _run_compiled(self, inputs: Any) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException  # slow to import, and only needed here
 
+        assert self._compiled is not None
         try:
             return self._compiled(self.encoder, inputs)
         except TorchDynamoException as error:
@@ -111,6 +125,13 @@ def keep_embeddings(model: Classifier) -> Iterator[list[Tensor]]:
     [(2, 4)]
     """
     kept: list[Tensor] = []
+    if model.is_compiled:  # a hook would be compiled into it, anew in each block
+        model._kept = kept
+        try:
+            yield kept
+        finally:
+            model._kept = None
+        return
     # The encoder's output, not the head's input: a loss that takes embeddings does not call the head.
     handle = model.encoder.register_forward_hook(lambda encoder, inputs, output: kept.append(output))
     try:
