@@ -14,6 +14,9 @@ Below the folder that is given (default: LONGTAIL_DATA), in the publishers' layo
                                               train on, drawn with seed 0. On Debian, as root (some minutes):
                                               apt-get update -o Acquire::Languages=en
                                               apt-cache -o Acquire::Languages=en search --full . > packages.txt
+                                              dependencies: name, section and description -> the packages it depends
+                                              on, those that three or more of the training packages do; two ninths
+                                              of the source packages to train on, half as many to test on
     sequences/toys.txt.gz                     Amazon Toys: items bought before -> the last one
 
 Texts become counts of words that occur in at least two training texts. Every model gets the counts or, where that is
@@ -25,7 +28,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,15 +95,39 @@ def _read_clinc(root: Path) -> Problem:
     return _count_words(*(([text for text, _ in part], [[intent] for _, intent in part]) for part in parts))
 
 
-def _read_debian(root: Path) -> Problem:
-    texts, tags, sources = [], [], []
+def _read_packages(root: Path, needed: str) -> Iterator[dict[str, str]]:
     for record in (root / "debian/packages.txt").read_text(encoding="utf-8").split("\n\n"):
         fields = dict(part.split(":", 1) for part in re.split(r"\n(?! )", record) if ":" in part)
-        if "Tag" in fields:
-            words = [fields.get(name, "") for name in ("Package", "Description-en", "Pre-Depends", "Depends")]
-            texts.append(re.sub(r"\([^)]*\)", "", " ".join(words)))  # without versions in brackets
-            tags.append([tag.strip() for tag in fields["Tag"].split(",")])
-            sources.append(fields.get("Source", fields["Package"]).split()[0])  # without a version behind it
+        if needed in fields:
+            yield fields
+
+
+def _name_source(fields: dict[str, str]) -> str:
+    return fields.get("Source", fields["Package"]).split()[0]  # without a version behind it
+
+
+def _read_dependencies(root: Path) -> Problem:
+    texts, needs, sources = [], [], []
+    for fields in _read_packages(root, "Depends"):
+        texts.append(" ".join(fields.get(name, "") for name in ("Package", "Section", "Description-en")))
+        names = re.split(r"[,|]", re.sub(r"\([^)]*\)", "", fields["Depends"]))  # without versions in brackets
+        needs.append(sorted({name.strip().split(":")[0] for name in names if name.strip()}))
+        sources.append(_name_source(fields))
+    found, of_source = np.unique(sources, return_inverse=True)
+    place = (np.random.default_rng(0).permutation(len(found)) / len(found))[of_source]
+    parts = [np.flatnonzero(place < 2 / 9), np.flatnonzero((place >= 2 / 9) & (place < 1 / 3))]
+    counts = Counter(name for i in parts[0] for name in needs[i])
+    kept = [[name for name in row if counts[name] >= 3] for row in needs]
+    return _count_words(*(([texts[i] for i in part], [kept[i] for i in part]) for part in parts))
+
+
+def _read_debian(root: Path) -> Problem:
+    texts, tags, sources = [], [], []
+    for fields in _read_packages(root, "Tag"):
+        words = [fields.get(name, "") for name in ("Package", "Description-en", "Pre-Depends", "Depends")]
+        texts.append(re.sub(r"\([^)]*\)", "", " ".join(words)))  # without versions in brackets
+        tags.append([tag.strip() for tag in fields["Tag"].split(",")])
+        sources.append(_name_source(fields))
     names, of_source = np.unique(sources, return_inverse=True)
     is_tested = (np.random.default_rng(0).permutation(len(names)) < round(len(names) / 3))[of_source]
     parts = [np.flatnonzero(is_tested == chosen) for chosen in (False, True)]
@@ -149,6 +177,7 @@ READERS: dict[str, Callable[[Path], Problem]] = {
     "reuters90": _read_reuters,
     "clinc150": _read_clinc,
     "debian": _read_debian,
+    "dependencies": _read_dependencies,
     "toys": _read_toys,
 }
 """Every data set by its name."""

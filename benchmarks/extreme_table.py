@@ -1,4 +1,4 @@
-"""Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on nine data sets.
+"""Extreme classification, one table: ExtremeClassifier beside PECOS, napkinXC and one-vs-rest on ten data sets.
 
     python benchmarks/extreme_table.py own --data FOLDER                 # about two hours of a core, mostly EURLEX57K
     python benchmarks/extreme_table.py peers --data FOLDER --peers-python /path/to/python    # as long

@@ -17,6 +17,7 @@ EXTREME_SETS = {
     "clinc150": "CLINC150: texts, 150 intents",
     "corel5k": "Corel5k: images, 374 words",
     "debian": "Debian: packages, 597 tags",
+    "dependencies": "Debian: packages, 3,771 dependencies",
     "delicious": "Delicious: bookmarks, 983 tags",
     "eurlex57k": "EURLEX57K: laws, 4,271 subjects",
     "rcv1": "RCV1, subset 1: news, 101 topics",

@@ -119,6 +119,12 @@ def test_the_weight_follows_the_data_and_what_is_asked_for(
     assert choose_one_vs_rest_weight(ExtremeClassifier(**settings), TEXTS._replace(**changes)) == expected
 
 
+def test_their_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = made()
+    fit(X, y, verbose=True)
+    assert "linear machines: label 5 of 5\n" in capsys.readouterr().err
+
+
 def test_small_data_have_none() -> None:
     X, y = made()
     model = fit(X, y, None)

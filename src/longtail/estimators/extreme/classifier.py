@@ -99,7 +99,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         one_vs_rest_weight: how much a linear support vector machine for each label counts beside the network: logits
             become the mean of its and theirs, of which those of rare labels count up to twice. None: 0.4 where
             sparse features are 2,000 or more and samples 5,000 or more, as of texts, labels are not so many that the
-            machines take over a minute, and nothing asks for another objective; else 0. Files and ``partial_fit``
+            machines take over some minutes, and nothing asks for another objective; else 0. Files and ``partial_fit``
             have none.
         hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
         activation: "relu", or "identity" as in the paper: what h goes through.
@@ -532,7 +532,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         if class_mean_weight:
             add_class_means(self.model_, source, class_mean_weight, settings)
         if one_vs_rest_weight and isinstance(source, Samples):
-            add_one_vs_rest(self.model_, source, one_vs_rest_weight)
+            add_one_vs_rest(self.model_, source, one_vs_rest_weight, settings.verbose)
         return criterion
 
     def _begin(self, features: Any, criterion: Criterion) -> None:

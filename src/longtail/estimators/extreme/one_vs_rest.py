@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
-from torch import Tensor, nn
+from torch import nn
 
 from longtail._core.labels import IntArray
 from longtail.estimators.extreme.class_means import FEW_SAMPLES
@@ -34,7 +35,7 @@ class _Machines(NamedTuple):
     """[C] samples of each label, each as often as its weight says."""
 
 
-def add_one_vs_rest(network: Network, samples: Samples, weight: float) -> None:
+def add_one_vs_rest(network: Network, samples: Samples, weight: float, verbose: bool = False) -> None:
     """Train a support vector machine for each label against all samples without it, and average its scores in.
 
     Formula:
@@ -46,16 +47,17 @@ def add_one_vs_rest(network: Network, samples: Samples, weight: float) -> None:
     A machine gives every word of a label's few samples a weight at once: it is weaker as a whole, but errs elsewhere.
     Scores are linear in the features, so the network takes them up as its direct path.
     """
-    machines = _train_machines(samples)
-    looked_at = samples.features[samples.chosen[:LOOKED_AT]]
+    machines = _train_machines(samples, verbose)
+    looked_at = samples.features[samples.chosen[:: max(1, len(samples.chosen) // LOOKED_AT)]]
     scores = looked_at @ machines.vectors + machines.offsets
     ratio = _spread(compute_logits(network, looked_at)) / max(_spread(scores), 1e-12)
     strength = weight * ratio * (1 + FEW_SAMPLES / (FEW_SAMPLES + machines.counts))
     with torch.no_grad():
-        _add_linear(network, machines.vectors * strength, strength * (machines.offsets + 1), 1 / (1 + weight))
+        machines.vectors[:] *= strength
+        _add_linear(network, machines.vectors, strength * (machines.offsets + 1), 1 / (1 + weight))
 
 
-def _train_machines(samples: Samples) -> _Machines:
+def _train_machines(samples: Samples, verbose: bool) -> _Machines:
     """One machine for each label that some samples have and others lack; the scores of the rest are -1."""
     chosen, weights = samples.chosen, np.ones(len(samples.chosen))
     if samples.sample_weight is not None:
@@ -72,6 +74,10 @@ def _train_machines(samples: Samples) -> _Machines:
         if 0 < len(with_label) < len(chosen):
             machine = _train_machine(rows, with_label, weights)
             vectors[:, label], offsets[label] = machine.coef_[0] / length, machine.intercept_[0]
+        if verbose and (label % LABELS_BETWEEN_LINES == 0 or label + 1 == num_labels):
+            sys.stderr.write(f"\rlinear machines: label {label + 1:,} of {num_labels:,}")
+    if verbose:
+        sys.stderr.write("\n")
     return _Machines(vectors, offsets, labels.T @ weights)
 
 
@@ -90,13 +96,18 @@ def _spread(scores: npt.NDArray[np.float32]) -> float:
 
 
 def _add_linear(network: Network, vectors: Any, offsets: Any, share: float) -> None:
-    """Make logits ``share`` times what they were, plus that of <x, vectors[:, y]> + offsets[y]."""
-    added, constant = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in (vectors, offsets))
-    added = added.to(network.weight.device)
-    network.weight[:, -1] += constant.to(network.weight.device)
+    """Make logits ``share`` times what they were, plus that of <x, vectors[:, y]> + offsets[y]; uses ``vectors`` up."""
+    direct, constant = (
+        torch.from_numpy(np.asarray(part, dtype=np.float32)).to(network.weight.device) for part in (vectors, offsets)
+    )
+    network.weight[:, -1] += constant
     network.weight.mul_(share)
-    direct: Tensor = added if network.direct is None else network.direct + added
-    network.direct = nn.Parameter(share * direct)
+    if network.direct is not None:
+        direct += network.direct
+    network.direct = nn.Parameter(direct.mul_(share))
+
+
+LABELS_BETWEEN_LINES = 50
 
 
 MOST_PASSES = 100
