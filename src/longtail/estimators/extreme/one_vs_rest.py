@@ -96,7 +96,7 @@ def _spread(scores: npt.NDArray[np.float32]) -> float:
 
 
 def _add_linear(network: Network, vectors: Any, offsets: Any, share: float) -> None:
-    """Make logits ``share`` times what they were, plus that of <x, vectors[:, y]> + offsets[y]; uses ``vectors`` up."""
+    """Make logits ``share`` times their sum with <x, vectors[:, y]> + offsets[y]; uses ``vectors`` up."""
     direct, constant = (
         torch.from_numpy(np.asarray(part, dtype=np.float32)).to(network.weight.device) for part in (vectors, offsets)
     )
