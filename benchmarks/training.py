@@ -2,11 +2,14 @@
 
     python benchmarks/training.py          # about 4 minutes on 2 cores; writes results/training.csv
     python benchmarks/training.py --small-images    # about 4 minutes; writes results/training_small_images.csv
+    python benchmarks/training.py --compiled        # about 4 minutes; writes results/training_compiled.csv
 
 Both train a CIFAR ResNet-32 in bfloat16 autocast and channels-last on 32 x 32 images with pad-crop and flip, batch
 128, SGD with momentum. The images are random bytes: speed does not depend on them. Rounds alternate between the two.
 With ``--small-images`` the two are four epochs of the library with and without ``train.start_size = 16``, as the
-``*_lt_fast`` recipes have it: the images grow from 16 x 16 to 32 x 32 pixels in the course of training.
+``*_lt_fast`` recipes have it: the images grow from 16 x 16 to 32 x 32 pixels in the course of training. With
+``--compiled`` they are the library with and without ``train.compile``: the second epoch of each, and besides how long
+the first step took, of which the first round is the one that compiles.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -43,12 +47,29 @@ def random_images(count: int) -> Dataset:
     return Dataset("random", split, split.take(torch.arange(128)), tuple("0123456789"))
 
 
+def train_history(data: Dataset, recipe: Recipe) -> list[dict[str, Any]]:
+    """What ``train`` itself says of each epoch."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(training, "load_data", return_value=data):
+        return training.train(recipe, Path(folder) / "run", show_progress=False).history
+
+
 def library_rate(data: Dataset, recipe: Recipe = RECIPE) -> float:
     """Images per second of training, evaluation aside, as ``train``'s own metrics say."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(training, "load_data", return_value=data):
-        run = training.train(recipe, Path(folder) / "run", show_progress=False)
-    seconds = sum(len(data.train) / epoch["samples_per_second"] for epoch in run.history)
-    return len(run.history) * len(data.train) / seconds
+    history = train_history(data, recipe)
+    seconds = sum(len(data.train) / epoch["samples_per_second"] for epoch in history)
+    return len(history) * len(data.train) / seconds
+
+
+def compare_compiled(data: Dataset, number: int) -> dict[str, Any]:
+    """A round of the second epoch with ``train.compile`` and without it."""
+    found = {}
+    for is_compiled in (True, False) if number % 2 else (False, True):
+        settings = ["train.epochs=2", f"train.compile={str(is_compiled).lower()}"]
+        found[is_compiled] = train_history(data, with_settings(RECIPE, settings))
+    plain, compiled = (found[key][1]["samples_per_second"] for key in (False, True))
+    first_step = found[True][0]["first_step_seconds"]
+    row = {"round": number, "compiled_rate": compiled, "plain_rate": plain, "ratio": round(compiled / plain, 3)}
+    return row | {"first_step_s": first_step}
 
 
 def full_size_rate(data: Dataset) -> float:
@@ -93,8 +114,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--images", type=int, default=3840)
     parser.add_argument("--small-images", action="store_true", help="what images that grow in training save")
+    parser.add_argument("--compiled", action="store_true", help="what compiling does")
     arguments = parser.parse_args()
     data = random_images(arguments.images)
+    if arguments.compiled:
+        rows = []
+        for number in range(arguments.rounds):
+            rows.append(compare_compiled(data, number) | environment())
+            print(rows[-1], flush=True)
+        print(f"median ratio {statistics.median(row['ratio'] for row in rows):.3f}")
+        print(write_rows("training_compiled", rows))
+        return
     bare_rate(random_images(256))
     ours, rival = (growing_size_rate, full_size_rate) if arguments.small_images else (library_rate, bare_rate)
     rows = []
