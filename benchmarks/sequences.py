@@ -28,7 +28,7 @@ from harness import RESULTS, environment
 from longtail import negatives
 from longtail.lab.data.dataset import Dataset
 from longtail.lab.data.registry import DataRecipe, load_data
-from longtail.lab.runs.recommendations import Recommendations
+from longtail.lab.runs.rankings import Rankings
 from longtail.lab.training.loop import train
 from longtail.lab.training.models import build_model
 from longtail.lab.training.optimizers import learning_rate, make_optimizer
@@ -133,7 +133,7 @@ def train_with(recipe: Recipe, data: Dataset, optimizer: str, rate: float) -> di
         parts = torch.arange(len(data.test)).split(512)
         embeddings = torch.cat([encoder(data.test.batch(part)) for part in parts])
         scores, items = rank_items(embeddings, lambda x: x @ weight.T, k=20)
-    found = Recommendations(items, scores, data.test.labels, data.prior.counts, data.class_names)
+    found = Rankings(items, scores, data.test.labels, data.prior.counts, data.class_names)
     return {**ranking_metrics(found), "processor_seconds": round(time.process_time() - start, 1)}
 
 
