@@ -237,7 +237,7 @@ def build_study(options: StudyOptions) -> Study:
         entries.append(Entry("Figure 7", f"ELM at {strength:g}", training, measure=measure_accuracy, locate=locate))
     by_count = Training("elm(scale=1.0,exponent=1.0,by_count=true)")
     note = "appendix A.2: good on many data sets; it frees the head"
-    entries.append(Entry("Figure 7", "ELM, margin n", by_count, note=note, measure=measure_accuracy))
+    entries.append(Entry("Figure 7", "ELM with margin n", by_count, note=note, measure=measure_accuracy))
     title = "ELM: embedding and logit margins for long-tail learning"
     return Study("elm", title, entries, TABLES, FIGURES, NOTE)
 
