@@ -325,6 +325,8 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=is_first)
         known = as_names(classes) if is_first else self.classes_
         labels = read_labels(y, features.shape[0], known)
+        if not is_first and labels.rows.nnz == 0:
+            return self  # samples without labels are passed over, also where a whole part has none
         seen = ClassPrior.from_indicator(labels.rows)
         self.seen_prior_ = seen if is_first else self.seen_prior_ + seen
         self._take_labels(labels.names, smooth_if_empty(self.seen_prior_))
