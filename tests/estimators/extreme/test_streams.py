@@ -186,7 +186,8 @@ def test_a_small_network_is_trained_by_one_thread(monkeypatch: pytest.MonkeyPatc
 
 
 def test_partial_fit_passes_over_a_part_without_labels() -> None:
-    model = ExtremeClassifier(hidden_size=4, random_state=0).partial_fit(np.eye(3), np.array([[1, 0], [0, 1], [1, 1]]))
+    y = np.array([[1, 0], [0, 1], [1, 1]])
+    model = ExtremeClassifier(hidden_size=4, random_state=0).partial_fit(np.eye(3), y)
     before = model.decision_function(np.eye(3))
     model.partial_fit(np.eye(3), np.zeros((3, 2), dtype=int))
     np.testing.assert_array_equal(model.decision_function(np.eye(3)), before)

@@ -15,7 +15,6 @@ by digests in the summary.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import platform
@@ -39,7 +38,7 @@ from longtail._core.tensors_file import (
 )
 from longtail.errors import DamagedFileError
 from longtail.lab.data.dataset import Dataset, Split
-from longtail.lab.runs.rankings import RANKINGS, Rankings
+from longtail.lab.runs.rankings import RANKINGS, Rankings, training_prior
 from longtail.prior import ClassPrior
 
 __all__ = [
@@ -91,8 +90,7 @@ class Predictions:
     @property
     def prior(self) -> ClassPrior:
         """The class counts of the training data."""
-        prior = ClassPrior.from_counts(self.train_counts)
-        return prior if self.num_train is None else dataclasses.replace(prior, num_samples=self.num_train)
+        return training_prior(self.train_counts, self.num_train)
 
     @property
     def is_multilabel(self) -> bool:

@@ -15,9 +15,15 @@ from torch import Tensor
 from longtail._core.tensors_file import load_tensors, pack_text, save_tensors, unpack_text
 from longtail.prior import ClassPrior
 
-__all__ = ["RANKINGS", "Rankings"]
+__all__ = ["RANKINGS", "Rankings", "training_prior"]
 
 RANKINGS = "rankings.safetensors"
+
+
+def training_prior(counts: Any, num_samples: int | None) -> ClassPrior:
+    """The prior of class counts [C]; ``num_samples``, where samples are not as many as the counts together."""
+    prior = ClassPrior.from_counts(counts)
+    return prior if num_samples is None else dataclasses.replace(prior, num_samples=num_samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +49,7 @@ class Rankings:
     @property
     def prior(self) -> ClassPrior:
         """The counts of the training data."""
-        prior = ClassPrior.from_counts(self.train_counts)
-        return prior if self.num_train is None else dataclasses.replace(prior, num_samples=self.num_train)
+        return training_prior(self.train_counts, self.num_train)
 
     @property
     def is_multilabel(self) -> bool:
