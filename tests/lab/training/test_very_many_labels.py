@@ -14,6 +14,7 @@ from longtail.lab.data.dataset import Split
 from longtail.lab.data.registry import load_data
 from longtail.lab.report import read_runs, write_report
 from longtail.lab.runs.rankings import Rankings
+from longtail.lab.training.comparison import default_methods
 from longtail.lab.training.loop import train
 from longtail.lab.training.models import BagOfFeatures, Classifier
 from longtail.lab.training.optimizers import make_optimizer, make_row_sparse
@@ -190,6 +191,14 @@ def test_what_has_no_meaning_is_refused(recipe, settings, message, tmp_path, one
         quick(with_settings(recipe, settings), tmp_path / "run")
     one_line(error)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("own", "other"), [("importance", "tail"), ("tail", "importance")])
+def test_a_comparison_is_of_losses_that_draw_negatives(recipe, own, other):
+    recipe = with_settings(recipe, [f"method.options.weighting={own}"])
+    assert default_methods(recipe) == ["sampled_softmax", f"sampled_softmax(weighting={other})"]
+    plain = with_settings(recipe, ["train.optimizer=adamw"])
+    assert default_methods(plain)[0] == "cross_entropy"
 
 
 def test_fewer_labels_are_not_ranked(recipe, tmp_path, monkeypatch):

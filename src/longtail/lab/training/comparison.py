@@ -85,8 +85,14 @@ class Failure:
 
 
 def default_methods(recipe: Recipe) -> list[str]:
-    """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for."""
+    """The plain loss and what corrects it, for the kind of labels that the recipe's own method is for.
+
+    A recipe that trains by rows has very many labels, for which losses that draw negatives are.
+    """
     own = recipe.method.name
+    if recipe.train.optimizer == "rowwise_adam" and get_method(own).accepts_label_lists:
+        other = "importance" if recipe.method.options.get("weighting") == "tail" else "tail"
+        return [own, f"{own}(weighting={other})"]
     if not is_reference(own) and get_method(own).family == "multi-label":
         methods = ["binary_cross_entropy", "partial_label_masking"]
     else:
