@@ -139,6 +139,7 @@ def fit_extreme(**settings):
     [
         {"activation": "identity", "are_counts": True},
         {"activation": "relu", "skip_connection": True},
+        {"one_vs_rest_weight": 0.4},
         {"activation": "relu", "scale": 10.0},
     ],
 )
