@@ -49,8 +49,8 @@ def elm(
             ``losses.Pull`` in a ``Phase`` does the same.
 
     The paper's settings are in ``ELM_SETTINGS``: CIFAR-10-LT strength 0.01, alpha = pi; CIFAR-100-LT and iNaturalist
-    0.01, alpha = sqrt(n); ImageNet-LT 0.001, alpha = 10 sqrt(pi). It calls alpha = n (``exponent=1``, ``by_count``) good
-    on many data sets; on CIFAR-100-LT that was better here, since it leaves frequent classes alone.
+    0.01, alpha = sqrt(n); ImageNet-LT 0.001, alpha = 10 sqrt(pi). It calls alpha = n (``exponent=1``, ``by_count``)
+    good on many data sets; on CIFAR-100-LT that was better here, since it leaves frequent classes alone.
 
     Use when:
         Embeddings serve for more than this classifier (search, nearest means), or rare classes are diffuse in them.

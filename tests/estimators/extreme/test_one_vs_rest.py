@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from longtail import weights
 from longtail.estimators import ExtremeClassifier
-from longtail.estimators.extreme.settings import DataShape, choose_one_vs_rest_weight
+from longtail.estimators.extreme.settings import DataShape, choose_loss, choose_one_vs_rest_weight
 from longtail.margins import logit_adjusted
 from longtail.negatives import HINGE, WithinBatch
 
@@ -98,13 +98,14 @@ TEXTS = DataShape(8_000, 16_000, 20_000, 100, is_sparse=True, num_values=400_000
     [
         ({}, {}, 0.4),
         ({"emphasis": "precision"}, {}, 0.4),
+        ({}, {"num_samples": 40_000, "num_pairs": 80_000}, 0.1),
         ({"one_vs_rest_weight": 0.0}, {}, 0.0),
         ({"one_vs_rest_weight": 0.2}, {"is_sparse": False}, 0.2),
         ({}, {"num_samples": 4_000}, 0.0),
         ({}, {"num_features": 500}, 0.0),
         ({}, {"is_sparse": False}, 0.0),
-        ({}, {"num_values": 50_000_000}, 0.0),
-        ({}, {"num_features": 1_500_000}, 0.0),
+        ({}, {"num_values": 200_000_000}, 0.0),
+        ({}, {"num_features": 3_000_000}, 0.0),
         ({}, {"num_values": None}, 0.0),
         ({"margins": logit_adjusted}, {}, 0.0),
         ({"class_weights": weights.balanced}, {}, 0.0),
@@ -116,7 +117,8 @@ TEXTS = DataShape(8_000, 16_000, 20_000, 100, is_sparse=True, num_values=400_000
 def test_the_weight_follows_the_data_and_what_is_asked_for(
     settings: dict[str, Any], changes: dict[str, Any], expected: float
 ) -> None:
-    assert choose_one_vs_rest_weight(ExtremeClassifier(**settings), TEXTS._replace(**changes)) == expected
+    estimator, shape = ExtremeClassifier(**settings), TEXTS._replace(**changes)
+    assert choose_one_vs_rest_weight(estimator, choose_loss(estimator, shape), shape) == expected
 
 
 def test_their_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

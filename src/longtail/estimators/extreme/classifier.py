@@ -97,10 +97,10 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
             ask for another objective, or ``scale`` is given.
             ``partial_fit`` has no class means.
         one_vs_rest_weight: how much a linear support vector machine for each label counts beside the network: logits
-            become the mean of its and theirs, of which those of rare labels count up to twice. None: 0.4 where
-            sparse features are 2,000 or more and samples 5,000 or more, as of texts, labels are not so many that the
-            machines take over some minutes, and nothing asks for another objective; else 0. Files and ``partial_fit``
-            have none.
+            become the mean of its and theirs, of which those of rare labels count up to twice. None: 0.4, or
+            0.1 with ``LOGISTIC``, where sparse features are 2,000 or more and samples 5,000 or more, as of texts,
+            labels are not so many that the machines take over some minutes, and nothing asks for another objective;
+            else 0. Files and ``partial_fit`` have none.
         hidden_size: length of h. None, here and below, is chosen from the data's shape: see ``settings_``.
         activation: "relu", or "identity" as in the paper: what h goes through.
         dropout: share of h that is left out in training.
@@ -521,7 +521,7 @@ class ExtremeClassifier(BaseEstimator):  # type: ignore[misc]
         criterion = make_criterion(self, loss, self.label_prior_, self.classes_)
         class_mean_weight = choose_class_mean_weight(self, loss)
         self.settings_ = settings._asdict() | chosen._asdict() | {"tau": tau_of(self.emphasis), "loss": loss}
-        one_vs_rest_weight = choose_one_vs_rest_weight(self, shape)
+        one_vs_rest_weight = choose_one_vs_rest_weight(self, loss, shape)
         self.settings_ |= {"class_mean_weight": class_mean_weight, "one_vs_rest_weight": one_vs_rest_weight}
         networks, self.history_ = [], []
         for number in range(1, chosen.n_estimators + 1):
